@@ -1,0 +1,1 @@
+"""What users call: validate, run one kernel, return what happened."""

@@ -1,0 +1,141 @@
+"""Allocate and free folios through the buddy lists."""
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError, one_of
+from memmodel.kernels import buddy as kernels
+from memmodel.mechanisms.gfp import zone_and_type
+from memmodel.state.layout import MigrateType, ZoneType
+from memmodel.state.machine import Handles, Machine
+
+__all__ = ["alloc_pages", "folio_rows", "free_pages", "whole_number"]
+
+REQUEST_TYPES = {t.name.lower(): t for t in (MigrateType.UNMOVABLE, MigrateType.MOVABLE, MigrateType.RECLAIMABLE)}
+MAX_COUNT = 1 << 31
+
+
+def alloc_pages(
+    mem: Machine,
+    order: int = 0,
+    count: int = 1,
+    migratetype: str = "movable",
+    *,
+    node: int = 0,
+    cpu: int = 0,
+    gfp: str | None = None,
+) -> Handles:
+    """Allocate `count` folios of ``2**order`` pages, as that many single requests in a row.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    order
+        0 to MAX_PAGE_ORDER.
+    count
+        Number of requests.
+    migratetype
+        "movable", "unmovable" or "reclaimable"; movable requests may use ZONE_MOVABLE.
+    node
+        Preferred node; its zones are tried from the highest down, then the other nodes'.
+    cpu
+        CPU that makes the requests.
+    gfp
+        Flags by name, "GFP_HIGHUSER_MOVABLE|__GFP_COMP"; decide zone and migratetype in place of `migratetype`.
+
+    Returns
+    -------
+    Folio handles, int64, shape ``(count,)``; -1 where the request failed.
+
+    Raises
+    ------
+    InputError
+        If an argument is outside its range.
+
+    Notes
+    -----
+    A list that is empty takes whole pageblocks from the fallback types; smaller steals, per-CPU lists and watermarks
+    are not part of this path.
+
+    References
+    ----------
+    mm/page_alloc.c, __rmqueue_smallest and try_to_claim_block, Linux 6.12.117.
+    """
+    mem.check_cpu(cpu)
+    order = whole_number(order, "order", 0, mem.geometry.max_page_order, "MAX_PAGE_ORDER")
+    count = whole_number(count, "count", 0, MAX_COUNT)
+    if gfp is None:
+        wanted = REQUEST_TYPES[one_of(migratetype, REQUEST_TYPES, "migratetype")]
+        highest = ZoneType.MOVABLE if wanted == MigrateType.MOVABLE else ZoneType.NORMAL
+    else:
+        highest, wanted = zone_and_type(gfp)
+    zonelist = mem.zonelist(node, highest)
+    # No more folios can come out than there is memory: a request for far too many must not grow the table.
+    free = int(mem.state.zones["free_pages"].sum()) >> order
+    mem.reserve_folios(min(count, free))
+    handles = np.empty(count, np.int64)
+    kernels.alloc_folios(mem.state, zonelist, np.uint64(order), np.uint64(wanted), handles)
+    return handles
+
+
+def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:
+    """Free folios, in the order given. -1 (a failed request) is skipped.
+
+    Raises
+    ------
+    InputError
+        If a handle is stale or given twice; then nothing has been freed.
+
+    References
+    ----------
+    mm/page_alloc.c, __free_one_page and free_one_page, Linux 6.12.117 (6.1 without the feature freelist_hygiene).
+    """
+    mem.check_cpu(cpu)
+    handles = as_handles(folios)
+    handles = handles[handles != -1]
+    bad = kernels.mark_folios(mem.state, handles)
+    if bad >= 0:
+        raise _stale(handles[bad])
+    kernels.free_folios(mem.state, handles)
+
+
+def folio_rows(mem: Machine, folios: npt.ArrayLike) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """First row and order of each folio.
+
+    Raises
+    ------
+    InputError
+        If a handle is stale.
+    """
+    handles = as_handles(folios)
+    indices, orders = np.empty(handles.size, np.uint64), np.empty(handles.size, np.uint64)
+    bad = kernels.resolve_folios(mem.state, handles, indices, orders)
+    if bad >= 0:
+        raise _stale(handles[bad])
+    return indices, orders
+
+
+def as_handles(folios: npt.ArrayLike) -> Handles:
+    """Handles as kernels take them: int64, one dimension, contiguous."""
+    handles = np.atleast_1d(np.asarray(folios))
+    if handles.size and handles.dtype.kind not in "iu":
+        raise InputError(f"folio handles are whole numbers, not {handles.dtype}")
+    return np.ascontiguousarray(handles.reshape(-1), dtype=np.int64)
+
+
+def whole_number(value: int, what: str, low: int, high: int, rule: str = "") -> int:
+    """`value` as an int within [low, high].
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise InputError(f"{what} {value!r}; {low} to {high}{f' ({rule})' if rule else ''} are possible")
+    return int(value)
+
+
+def _stale(handle: int) -> InputError:
+    return InputError(f"folio {int(handle):#x} is not live: freed before, given twice, or of another memory")

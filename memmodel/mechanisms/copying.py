@@ -1,0 +1,228 @@
+"""folio_mc_copy() and copy_mc_highpages(): copies that survive a poisoned source."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError, one_of
+from memmodel.geometry import Geometry
+from memmodel.kernels import copying as kernels
+from memmodel.kernels.copying import CopyRule, Status
+from memmodel.mechanisms.buddy import folio_rows, whole_number
+from memmodel.mechanisms.poisoning import check_pfn_range
+from memmodel.state.machine import Machine
+
+__all__ = ["BATCHES", "ENGINES", "PREEMPT", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
+
+BATCHES = ("page", "extent")
+PREEMPT = ("none", "voluntary", "lazy", "full")
+NON_PREEMPT_BATCH_BYTES = 32 << 20  # COPY_MC_PAGES_NON_PREEMPT_BATCH << PAGE_SHIFT
+# A batch this large is streamed past the caches. Measured on a Xeon with 260 MiB of last-level cache: see
+# asv_benchmarks/benchmarks/bench_copying.py, SwitchPoint.
+STREAM_FROM_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How an architecture's primitive meets a poisoned line."""
+
+    recovers: bool
+    granule: int
+    doc: str
+
+
+ENGINES = {
+    "fragile": Engine(True, 8, "x86 copy_mc_fragile: 8-byte loads in order, stops at the first poisoned line"),
+    "fast_string": Engine(True, 64, "x86 copy_mc_enhanced_fast_string: rep movsb, progress as the CPU reports it"),
+    "powerpc": Engine(True, 1, "powerpc copy_mc_generic: exact to the byte"),
+    "memcpy": Engine(False, 1, "x86 without ERMS or the fragile key: plain memcpy, an error panics"),
+    "none": Engine(False, 1, "no machine-check support: page by page, never reports, an error panics"),
+}
+DEFAULT_ENGINE = {"x86_64": "fast_string", "powerpc64": "powerpc"}
+OWN_COPY_HIGHPAGE = ("arm64", "sparc64")  # __HAVE_ARCH_COPY_HIGHPAGE
+RESULT = np.dtype(
+    [
+        ("status", "i8"),
+        ("bytes_not_copied", "i8"),
+        ("index_queued", "i8"),
+        ("queue_dropped", "i8"),
+        ("n_calls", "i8"),
+        ("n_resched", "i8"),
+        ("longest_stretch_bytes", "i8"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class CopyOutcome:
+    """One entry a folio; every array has shape ``(folios,)``."""
+
+    status: npt.NDArray[np.int64]
+    """0, -133 (-EHWPOISON), 1 (the machine would have panicked here), 2 (not reached after a panic)."""
+    bytes_not_copied: npt.NDArray[np.int64]
+    """Bytes of the folio that the destination did not get; they keep what they held."""
+    pfn_queued: npt.NDArray[np.int64]
+    """Page frame number given to memory_failure_queue(); -1: none."""
+    queue_dropped: npt.NDArray[np.bool_]
+    """The CPU's queue was full and the entry is lost."""
+    n_calls: npt.NDArray[np.int64]
+    """Calls of the copy primitive."""
+    n_resched: npt.NDArray[np.int64]
+    """cond_resched() calls between them."""
+    longest_stretch_bytes: npt.NDArray[np.int64]
+    """Most bytes copied without a point where another task can run; 0 where the kernel is preemptible."""
+
+
+def copy_rule(
+    geometry: Geometry,
+    batch: str = "extent",
+    preempt: str = "full",
+    engine: str | None = None,
+    granule: int | None = None,
+    lag: int = 0,
+) -> CopyRule:
+    """How a folio is cut into calls on this geometry, and what the engine makes of an error.
+
+    Parameters
+    ----------
+    geometry
+        Its architecture and HIGHMEM decide whether the one-call fast path is compiled in.
+    batch
+        "page": a call a page (mainline folio_mc_copy); "extent": copy_mc_highpages().
+    preempt
+        Preemption model: "none" and "voluntary" cut an extent at 32 MiB, "lazy" and "full" copy the folio in one call.
+    engine
+        One of ENGINES; None: the architecture's.
+    granule, lag
+        Of "fast_string": progress is reported in multiples of `granule` bytes (a power of two to 4096), `lag` bytes
+        late. What real CPUs do is not documented; the defaults report the line before the error exactly.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a number out of range.
+
+    References
+    ----------
+    "mm: introduce copy_mc_highpages() and batch copy in folio_mc_copy()", RFC v2, October 2026;
+    arch/x86/lib/copy_mc.c and copy_mc_64.S, Linux 6.12.117.
+    """
+    one_of(batch, BATCHES, "batch")
+    preemptible = one_of(preempt, PREEMPT, "preemption model") in ("lazy", "full")
+    name = engine or DEFAULT_ENGINE.get(geometry.arch, "none")
+    kind = ENGINES[one_of(name, ENGINES, "engine")]
+    if (granule is not None or lag) and name != "fast_string":
+        raise InputError(f"granule and lag belong to engine fast_string, not {name}")
+    granule = kind.granule if granule is None else granule
+    if granule not in [1 << n for n in range(13)]:
+        raise InputError(f"granule {granule}; a power of two from 1 to 4096 is possible")
+    lag = whole_number(lag, "lag", 0, 1 << 30)
+    fast_path = batch == "extent" and name != "none" and not geometry.highmem
+    fast_path = fast_path and geometry.arch not in OWN_COPY_HIGHPAGE
+    batch_pages = NON_PREEMPT_BATCH_BYTES >> geometry.page_shift if fast_path else 1
+    whole = batch == "extent" and preemptible  # the unit is the folio, even where the calls are a page each
+    return CopyRule(
+        unit_pages=np.uint64(0 if whole else batch_pages),
+        per_page=np.uint64(not fast_path),
+        resched_pages=np.uint64(0 if whole else batch_pages),
+        preemptible=np.uint64(preemptible),
+        recovers=np.uint64(kind.recovers),
+        granule=np.uint64(granule),
+        lag=np.uint64(lag),
+    )
+
+
+def folio_mc_copy(
+    mem: Machine,
+    dst: npt.ArrayLike,
+    src: npt.ArrayLike,
+    *,
+    batch: str = "extent",
+    preempt: str = "full",
+    engine: str | None = None,
+    cpu: int = 0,
+    granule: int | None = None,
+    lag: int = 0,
+) -> CopyOutcome:
+    """Copy folios one after the other; a poisoned source fails that folio and queues memory_failure().
+
+    Parameters
+    ----------
+    mem
+        Changed in place: destination bytes (where the memory has contents) and the CPU's memory_failure queue.
+    dst, src
+        Handles of equally many, pairwise equally large folios, shape ``(folios,)``. No folio is written that is also
+        read or written by another pair.
+    batch, preempt, engine, granule, lag
+        See `copy_rule`.
+    cpu
+        CPU that copies; failures go to its queue.
+
+    Raises
+    ------
+    InputError
+        If a handle is stale, sizes differ, or sources and destinations overlap; nothing has been copied then.
+
+    References
+    ----------
+    mm/util.c, folio_mc_copy, Linux 6.12.117, and the batching series named at `copy_rule`.
+    """
+    number = mem.check_cpu(cpu)
+    rule = copy_rule(mem.geometry, batch, preempt, engine, granule, lag)
+    targets, target_orders = folio_rows(mem, dst)
+    sources, orders = folio_rows(mem, src)
+    if targets.size != sources.size:
+        raise InputError(f"{targets.size} destination folios for {sources.size} source folios")
+    if np.any(target_orders != orders):
+        i = int(np.flatnonzero(target_orders != orders)[0])
+        raise InputError(f"destination folio {i} has order {target_orders[i]}, its source {orders[i]}")
+    if np.unique(targets).size != targets.size or np.intersect1d(targets, sources).size:
+        raise InputError("source and destination overlap: a folio is written that is also read or written elsewhere")
+    return _copy(mem, rule, number, targets, sources, np.uint64(1) << orders)
+
+
+def copy_mc_highpages(
+    mem: Machine,
+    to_pfn: int,
+    from_pfn: int,
+    nr_pages: int,
+    *,
+    engine: str | None = None,
+    cpu: int = 0,
+    granule: int | None = None,
+    lag: int = 0,
+) -> CopyOutcome:
+    """Copy a range of pages in one call on the fast path, else page by page; outcome of shape ``(1,)``.
+
+    Raises
+    ------
+    InputError
+        If a range leaves memory or crosses a hole, or the ranges overlap.
+
+    References
+    ----------
+    include/linux/highmem.h, copy_mc_highpages, of the series named at `copy_rule`.
+    """
+    number = mem.check_cpu(cpu)
+    rule = copy_rule(mem.geometry, "extent", "full", engine, granule, lag)
+    nr_pages = whole_number(nr_pages, "nr_pages", 1, mem.pfns.n_pages)
+    target = check_pfn_range(mem, to_pfn, nr_pages, "destination")
+    source = check_pfn_range(mem, from_pfn, nr_pages, "source")
+    if abs(target - source) < nr_pages:
+        raise InputError(f"source and destination overlap: {nr_pages} pages from pfn {from_pfn} to pfn {to_pfn}")
+    rows = (np.array([row], np.uint64) for row in (target, source, nr_pages))
+    return _copy(mem, rule, number, *rows)
+
+
+def _copy(mem: Machine, rule: CopyRule, cpu: np.uint64, targets: Any, sources: Any, n_pages: Any) -> CopyOutcome:
+    results = np.zeros(sources.size, RESULT).view(np.recarray)
+    results["index_queued"] = -1
+    stream = int(n_pages.sum()) << mem.geometry.page_shift >= STREAM_FROM_BYTES
+    kernels.copy_folios(mem.state, rule, cpu, targets, sources, n_pages, stream, results)
+    columns = {field.name: np.array(results[field.name]) for field in fields(CopyOutcome) if field.name in RESULT.names}
+    columns["queue_dropped"] = columns["queue_dropped"].astype(np.bool_)
+    queued = results["index_queued"]
+    columns["pfn_queued"] = np.where(queued < 0, -1, mem.pfns.pfn(np.maximum(queued, 0)))
+    return CopyOutcome(**columns)

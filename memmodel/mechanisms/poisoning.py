@@ -1,0 +1,151 @@
+"""Latent hardware errors, and the work that memory_failure_queue() leaves behind."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.kernels import poisoning as kernels
+from memmodel.mechanisms.buddy import whole_number
+from memmodel.state.layout import MF_QUEUE_SLOTS, Kind
+from memmodel.state.machine import Machine
+
+__all__ = ["FailureWork", "inject_poison", "run_memory_failure_work"]
+
+LINE_SHIFT = 6  # hardware reports and poisons 64-byte lines
+GIB = 1 << 30
+
+
+def inject_poison(
+    mem: Machine,
+    pfn: npt.ArrayLike | None = None,
+    line: npt.ArrayLike = 0,
+    *,
+    address: npt.ArrayLike | None = None,
+    rate_per_gib: float | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+) -> npt.NDArray[np.int64]:
+    """Poison 64-byte lines: the next copy or scrub that reads one takes a machine check. PG_hwpoison stays clear.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    pfn, line
+        Pages, and lines within them (0 to page size / 64 - 1); arrays broadcast.
+    address
+        Physical byte addresses in place of pfn and line.
+    rate_per_gib
+        Expected lines a GiB of present memory (Poisson, uniform) in place of either; wants `seed`.
+    seed
+        Of the generator.
+
+    Returns
+    -------
+    Physical addresses of the lines, ascending, each once, shape ``(lines,)``.
+
+    Raises
+    ------
+    InputError
+        If a place is outside memory or in a hole, or not just one of pfn, address, rate_per_gib is given.
+    """
+    if (pfn is not None) + (address is not None) + (rate_per_gib is not None) != 1:
+        raise InputError("give just one of pfn (with line), address, rate_per_gib")
+    shift = mem.geometry.page_shift
+    lines_per_page = 1 << (shift - LINE_SHIFT)
+    if rate_per_gib is not None:
+        rows, lines = _random_lines(mem, rate_per_gib, seed)
+    else:
+        if address is not None:
+            byte = np.asarray(address)
+            if byte.dtype.kind not in "iu":
+                raise InputError(f"a physical address is a whole number, not {byte.dtype}")
+            pfn, line = byte >> shift, byte >> LINE_SHIFT & (lines_per_page - 1)
+        pages, lines = np.broadcast_arrays(np.asarray(pfn), np.asarray(line))
+        if lines.dtype.kind not in "iu" or np.any((lines < 0) | (lines >= lines_per_page)):
+            raise InputError(f"line {line!r}; 0 to {lines_per_page - 1} lie in a page")
+        rows = mem.index(pages)
+        holes = mem.state.pages["state"][rows] >> 4 == Kind.HOLE
+        if np.any(holes):
+            raise InputError(f"pfn {pages[holes].flat[0]} is a hole: there is no memory")
+    added = np.unique(rows.astype(np.uint64) << np.uint64(shift - LINE_SHIFT) | lines.astype(np.uint64))
+    state = mem.state
+    mem.state = state._replace(ue_lines=np.union1d(state.ue_lines, added))
+    bad = np.unique(added >> np.uint64(shift - LINE_SHIFT))
+    np.bitwise_or.at(state.ue_pages, bad >> np.uint64(6), np.uint64(1) << (bad & np.uint64(63)))
+    return line_addresses(mem, added)
+
+
+def line_addresses(mem: Machine, lines: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Physical addresses of line numbers as `ue_lines` holds them."""
+    shift = mem.geometry.page_shift - LINE_SHIFT
+    numbers = lines.astype(np.int64)
+    return mem.pfns.pfn(numbers >> shift) << mem.geometry.page_shift | (numbers & ((1 << shift) - 1)) << LINE_SHIFT
+
+
+def _random_lines(
+    mem: Machine, rate_per_gib: float, seed: int | np.random.SeedSequence | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows and lines, uniform over present memory; a page as often as its share, as a Poisson process."""
+    if not 0 <= rate_per_gib < np.inf:
+        raise InputError(f"rate_per_gib {rate_per_gib}; a finite number of lines, 0 or more, is possible")
+    if seed is None:
+        raise InputError("rate_per_gib needs a seed")
+    rng = np.random.default_rng(seed)
+    zones, shift = mem.state.zones, mem.geometry.page_shift
+    rows = []
+    for zone in zones:
+        # Holes get their share too, and lose it again: what is left is uniform over the pages that are there.
+        span = int(zone["end"] - zone["start"])
+        n_lines = rng.poisson(rate_per_gib * (span << shift) / GIB)
+        drawn = rng.integers(int(zone["start"]), int(zone["end"]), n_lines)
+        rows.append(drawn[mem.state.pages["state"][drawn] >> 4 != Kind.HOLE])
+    all_rows = np.concatenate(rows)
+    return all_rows, rng.integers(0, 1 << (shift - LINE_SHIFT), all_rows.size)
+
+
+@dataclass(frozen=True)
+class FailureWork:
+    """What a CPU's worker did, one entry a queue entry, in order."""
+
+    pfn: npt.NDArray[np.int64]
+    """Page frame numbers taken from the queue."""
+    already_poisoned: npt.NDArray[np.bool_]
+    """The page had PG_hwpoison before."""
+    taken_off_buddy: npt.NDArray[np.bool_]
+    """The page was free and has left the allocator."""
+
+
+def run_memory_failure_work(mem: Machine, cpu: int = 0) -> FailureWork:
+    """Drain one CPU's memory_failure queue: set PG_hwpoison, take free pages off the buddy.
+
+    Raises
+    ------
+    InputError
+        If there is no such CPU.
+
+    References
+    ----------
+    mm/memory-failure.c, memory_failure_work_func and take_page_off_buddy, Linux 6.12.117.
+    """
+    number = mem.check_cpu(cpu)
+    indices, taken = np.zeros(MF_QUEUE_SLOTS, np.uint64), np.zeros(MF_QUEUE_SLOTS, np.uint64)
+    n = kernels.drain_failures(mem.state, number, indices, taken)
+    return FailureWork(mem.pfns.pfn(indices[:n]), taken[:n] == 2, taken[:n] == 1)
+
+
+def check_pfn_range(mem: Machine, pfn: int, nr_pages: int, what: str) -> int:
+    """First row of a range of pages that all exist.
+
+    Raises
+    ------
+    InputError
+        If the range leaves memory or crosses a hole.
+    """
+    pfn = whole_number(pfn, f"{what} pfn", 0, 1 << 52)
+    first, last = (int(row) for row in mem.index([pfn, pfn + nr_pages - 1]))
+    kinds = mem.state.pages["state"][first : last + 1] >> 4
+    if last - first != nr_pages - 1 or np.any(kinds == Kind.HOLE):
+        raise InputError(f"{what} pfns {pfn}..{pfn + nr_pages - 1} cross a hole")
+    return first

@@ -1,0 +1,238 @@
+"""The user's object: one machine's physical memory, with labelled views."""
+
+import json
+import secrets
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.geometry import Geometry
+from memmodel.kernels.buddy import count_blocks, count_free, free_ranges
+from memmodel.mechanisms.buddy import folio_rows
+from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
+from memmodel.sources.records import MIGRATETYPE_NAMES
+from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, mark_present, with_contents
+from memmodel.state.layout import Kind, Memory, MigrateType, Params, ZoneType
+from memmodel.state.machine import Machine
+from memmodel.units import parse_bytes
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["PhysicalMemory", "load"]
+
+FORMAT = 1
+
+
+class PhysicalMemory(Machine):
+    """Physical memory of a machine as Linux sees it after boot: all free, or as `from_snapshot` found it.
+
+    Parameters
+    ----------
+    geometry
+        Page size, orders, features.
+    size
+        Of the whole machine: bytes, or text such as "4GiB"; split evenly over `nodes`.
+    nodes
+        NUMA nodes.
+    cpus
+        CPUs, each with per-CPU lists and a memory_failure queue.
+    contents
+        Whether pages have bytes (takes `size` bytes more).
+    movablecore
+        Bytes of ZONE_MOVABLE, taken from the top of the nodes.
+    seed
+        Root of the generators that use this memory; drawn and kept if not given.
+
+    Raises
+    ------
+    InputError
+        If the memory cannot be split so, or is larger than rows can be counted.
+
+    Examples
+    --------
+    >>> import memmodel as mm
+    >>> mem = mm.PhysicalMemory(mm.Geometry(), size="64MiB")
+    >>> folios = mm.alloc_pages(mem, order=9, count=2)
+    >>> mem.pfn(folios)
+    array([4096, 4608])
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        size: int | str,
+        *,
+        nodes: int = 1,
+        cpus: int = 1,
+        contents: bool = False,
+        movablecore: int | str = 0,
+        seed: int | None = None,
+    ) -> None:
+        movable = parse_bytes(movablecore, "movablecore") if movablecore else 0
+        spans = made_up_spans(geometry, parse_bytes(size), nodes, movable)
+        state, pfns = empty_memory(geometry, spans, cpus)
+        for zone, (start, end) in enumerate(zip(state.zones["start"], state.zones["end"], strict=True)):
+            mark_present(state, zone, int(start), int(end), Kind.TAIL)
+            state.zones[zone]["managed"] = end - start
+        free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
+        super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
+        self.seed = secrets.randbits(64) if seed is None else seed
+
+    @classmethod
+    def _of(cls, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int, seed: int) -> Self:
+        mem = cls.__new__(cls)
+        Machine.__init__(mem, geometry, state, pfns, cpus)
+        mem.seed = seed
+        return mem
+
+    def __repr__(self) -> str:
+        zones = ", ".join(
+            f"{zone['node']}:{self.zone_name(i)} {int(zone['free_pages'])}/{int(zone['managed'])} pages free"
+            for i, zone in enumerate(self.state.zones)
+        )
+        return f"<PhysicalMemory {self.geometry.arch} {self.geometry.page_size_bytes >> 10}KiB: {zones}>"
+
+    def pfn(self, folios: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """First page frame numbers of folios, shape ``(folios,)``.
+
+        Raises
+        ------
+        InputError
+            If a handle is stale.
+        """
+        return self.pfns.pfn(folio_rows(self, folios)[0].astype(np.int64))
+
+    @property
+    def contents(self) -> npt.NDArray[np.uint8]:
+        """The bytes, uint8, shape ``(rows, page size)``; no rows in a memory without contents."""
+        return self.state.contents
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes that the state takes: `pages` (all that grows with memory), `folios` and `contents` apart."""
+        arrays = {name: array.nbytes for name, array in self._arrays().items()}
+        folios, contents = arrays.pop("folios"), arrays.pop("contents")
+        return {"pages": sum(arrays.values()), "folios": folios, "contents": contents}
+
+    def zone_name(self, zone: int) -> str:
+        """The name that /proc prints."""
+        return ZoneType(int(self.state.zones[zone]["zone_type"])).label
+
+    # -- labelled views --------------------------------------------------------------------------------------------
+
+    def buddyinfo(self) -> "xr.DataArray":
+        """Free blocks by zone and order, isolated ones too, as /proc/buddyinfo counts them."""
+        return self.pagetypeinfo().sum("migratetype", keep_attrs=True)
+
+    def pagetypeinfo(self) -> "xr.DataArray":
+        """Free blocks by zone, migratetype and order."""
+        return self._view("free blocks", count_free(self.state), ("zone", "migratetype", "order"))
+
+    def pageblocks(self) -> "xr.DataArray":
+        """Pageblocks by zone and migratetype; a block counts for the zone that its first page lies in."""
+        return self._view("pageblocks", count_blocks(self.state), ("zone", "migratetype"))
+
+    def _view(self, name: str, counts: npt.NDArray[np.int64], dims: tuple[str, ...]) -> "xr.DataArray":
+        import xarray as xr
+
+        coords: dict[str, Any] = {
+            "zone": [f"{zone['node']}:{self.zone_name(i)}" for i, zone in enumerate(self.state.zones)],
+            "migratetype": list(MIGRATETYPE_NAMES),
+            "order": np.arange(self.geometry.max_page_order + 1),
+        }
+        attrs = {"units": "1", "long_name": name}
+        return xr.DataArray(counts, {dim: coords[dim] for dim in dims}, dims, name.replace(" ", "_"), attrs)
+
+    def to_procfs(self) -> dict[str, str]:
+        """The text of /proc/buddyinfo and /proc/pagetypeinfo for this state, by file name."""
+        keys = [(int(zone["node"]), self.zone_name(i)) for i, zone in enumerate(self.state.zones)]
+        free = count_free(self.state)
+        shown = [t for t in MigrateType if t < MigrateType.CMA or self._configured(t)]
+        return {
+            "buddyinfo": format_buddyinfo(dict(zip(keys, free.sum(axis=1), strict=True))),
+            "pagetypeinfo": format_pagetypeinfo(
+                self.geometry.pageblock_order,
+                dict(zip(keys, free, strict=True)),
+                dict(zip(keys, count_blocks(self.state), strict=True)),
+                shown,
+            ),
+        }
+
+    def _configured(self, migratetype: MigrateType) -> bool:
+        return self.geometry.cma if migratetype == MigrateType.CMA else self.geometry.memory_isolation
+
+    # -- copies and files ------------------------------------------------------------------------------------------
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: array for name, array in self.state._asdict().items() if name != "params"}
+
+    def copy(self) -> Self:
+        """A memory of its own, equal in everything."""
+        return self._of(self.geometry, from_arrays(self.state.params, self._arrays()), self.pfns, self.cpus, self.seed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._meta(), {name: np.asarray(array) for name, array in self._saved().items()})
+
+    def _meta(self) -> dict[str, Any]:
+        params = [int(number) for number in self.state.params]
+        return {"format": FORMAT, "geometry": self.geometry.as_dict(), "params": params, "cpus": self.cpus, "seed": self.seed}
+
+    def _saved(self) -> dict[str, npt.NDArray[Any]]:
+        pfns = {f"pfns_{name}": getattr(self.pfns, name) for name in ("starts", "ends", "rows")}
+        return self._arrays() | pfns
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole state to an .npz file, all or nothing.
+
+        Raises
+        ------
+        InputError
+            If the name does not end in .npz.
+        """
+        target = Path(path)
+        if target.suffix != ".npz":
+            raise InputError(f"{path}: a state is saved as .npz")
+        temporary = target.with_name(f".{target.name}.partial")
+        try:
+            with temporary.open("wb") as file:
+                np.savez(file, meta=np.array(json.dumps(self._meta())), **self._saved())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path) -> PhysicalMemory:
+    """Read a state that `PhysicalMemory.save` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is not such a state.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(str(arrays.pop("meta")))
+        if meta["format"] != FORMAT:
+            raise InputError(f"{path}: state format {meta['format']}; this version reads {FORMAT}")
+        mem = _rebuild(meta, arrays)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise InputError(f"{path}: not a saved memmodel state ({type(error).__name__})") from None
+    mem.check()
+    return mem
+
+
+def _rebuild(meta: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> PhysicalMemory:
+    pfns = PfnMap(*(arrays.pop(f"pfns_{name}") for name in ("starts", "ends", "rows")))
+    params = Params(*(np.uint64(number) for number in meta["params"]))
+    geometry = Geometry(**meta["geometry"])
+    return PhysicalMemory._of(geometry, from_arrays(params, arrays), pfns, meta["cpus"], meta["seed"])

@@ -1,0 +1,233 @@
+"""The only place that makes a Memory: it casts, checks and aligns, so that kernels check nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.geometry import Geometry, zone_limits
+from memmodel.state.layout import (
+    MIGRATE_TYPES,
+    NONE,
+    NR_PCP_LISTS,
+    Feature,
+    Kind,
+    Memory,
+    MigrateType,
+    Params,
+    Vmstat,
+    ZoneType,
+    folio_dtype,
+    page_dtype,
+    pageblock_dtype,
+    pcp_dtype,
+    queue_dtype,
+    zone_dtype,
+)
+from memmodel.units import format_bytes
+
+__all__ = [
+    "PfnMap",
+    "ZoneSpan",
+    "empty_memory",
+    "from_arrays",
+    "grow_folios",
+    "made_up_spans",
+    "mark_present",
+    "with_contents",
+]
+
+ALIGNMENT = 4096
+MAX_PAGES = 1 << 31  # rows are 32-bit links, and one bit marks
+
+
+@dataclass(frozen=True)
+class ZoneSpan:
+    """Where a zone lies: [start_pfn, end_pfn)."""
+
+    node: int
+    zone_type: ZoneType
+    start_pfn: int
+    end_pfn: int
+
+
+@dataclass(frozen=True)
+class PfnMap:
+    """Rows of `pages` for pfns: segments of whole MAX_PAGE_ORDER blocks, so that buddies stay buddies."""
+
+    starts: npt.NDArray[np.int64]  # first pfn of each segment, ascending
+    ends: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]  # its first row
+
+    @property
+    def n_pages(self) -> int:
+        """Rows in all."""
+        return int(self.rows[-1] + self.ends[-1] - self.starts[-1])
+
+    def index(self, pfn: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Rows of pfns.
+
+        Raises
+        ------
+        InputError
+            If a pfn lies in no segment.
+        """
+        pfns = np.asarray(pfn)
+        if pfns.dtype.kind not in "iu":
+            raise InputError(f"a pfn is a whole number, not {pfns.dtype}")
+        segment = np.searchsorted(self.starts, pfns, side="right") - 1
+        outside = (segment < 0) | (pfns >= self.ends[segment])
+        if np.any(outside):
+            spans = ", ".join(f"{a}..{b - 1}" for a, b in zip(self.starts, self.ends, strict=True))
+            raise InputError(f"pfn {pfns[outside].flat[0]} is outside memory; there are {spans}")
+        rows: npt.NDArray[np.int64] = pfns - self.starts[segment] + self.rows[segment]
+        return rows
+
+    def pfn(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Pfns of rows that exist."""
+        rows = np.asarray(index, dtype=np.int64)
+        segment = np.searchsorted(self.rows, rows, side="right") - 1
+        pfns: npt.NDArray[np.int64] = rows - self.rows[segment] + self.starts[segment]
+        return pfns
+
+
+def made_up_spans(geometry: Geometry, size: int, nodes: int = 1, movablecore: int = 0) -> list[ZoneSpan]:
+    """Zones of a made-up machine: contiguous RAM from the architecture's usual start, split evenly over `nodes`.
+
+    `movablecore` bytes, taken evenly from the top of the nodes, become ZONE_MOVABLE.
+
+    Raises
+    ------
+    InputError
+        If the memory does not split into whole blocks of a page.
+    """
+    page = geometry.page_size_bytes
+    if nodes < 1 or size % (page * nodes):
+        raise InputError(f"size {format_bytes(size)} is not a multiple of {nodes} nodes x {format_bytes(page)}")
+    if movablecore % (page * nodes) or movablecore >= size:
+        raise InputError(f"movablecore {movablecore} bytes must be whole pages a node and less than the memory")
+    spans = []
+    for node in range(nodes):
+        start = geometry.ram_start_bytes + node * (size // nodes)
+        end = start + size // nodes
+        movable = end - movablecore // nodes
+        for name, low, high in zone_limits(geometry):
+            first, last = max(start, low), min(movable, high)
+            if first < last:
+                spans.append(ZoneSpan(node, ZoneType[name.upper()], first // page, last // page))
+        if movable < end:
+            spans.append(ZoneSpan(node, ZoneType.MOVABLE, movable // page, end // page))
+    return spans
+
+
+def map_pfns(spans: Sequence[ZoneSpan], max_order: int) -> PfnMap:
+    """Segments of whole largest blocks that hold all spans."""
+    whole = 1 << max_order
+    segments: list[list[int]] = []
+    for start, end in sorted((s.start_pfn // whole * whole, -(-s.end_pfn // whole) * whole) for s in spans):
+        if segments and start <= segments[-1][1]:
+            segments[-1][1] = max(segments[-1][1], end)
+        else:
+            segments.append([start, end])
+    starts, ends = np.array(segments, dtype=np.int64).T
+    lengths = ends - starts
+    return PfnMap(starts, ends, np.cumsum(lengths) - lengths)
+
+
+def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -> tuple[Memory, PfnMap]:
+    """All pages of the spans are holes, every pageblock is MOVABLE, all lists are empty.
+
+    Raises
+    ------
+    InputError
+        If the spans hold nothing or more than 2**31 pages, or there is no CPU.
+    """
+    if cpus < 1 or cpus > 4096:
+        raise InputError(f"{cpus} cpus; 1 to 4096 are possible")
+    if not spans:
+        raise InputError("no zone has any page")
+    if len(spans) > 255:
+        raise InputError(f"{len(spans)} zones; at most 255 are possible")
+    pfns = map_pfns(spans, geometry.max_page_order)
+    n_pages = pfns.n_pages
+    if n_pages >= MAX_PAGES:
+        raise InputError(f"{n_pages} pages; at most {MAX_PAGES - 1} are possible, choose a larger page size")
+    lists = (geometry.max_page_order + 1) * MIGRATE_TYPES + cpus * NR_PCP_LISTS
+    hygiene = Feature.FREELIST_HYGIENE if "freelist_hygiene" in geometry.features else 0
+    numbers = (n_pages, geometry.page_shift, geometry.max_page_order, geometry.pageblock_order, lists, hygiene)
+    params = Params(*(np.uint64(number) for number in numbers))
+
+    pages = np.zeros(n_pages + len(spans) * lists, page_dtype)
+    heads = np.arange(n_pages, pages.size, dtype=np.uint32)
+    pages["next"][n_pages:] = pages["prev"][n_pages:] = heads
+    pages["state"][:n_pages] = Kind.HOLE << 4
+    blocks = np.zeros(-(-n_pages >> geometry.pageblock_order), pageblock_dtype)
+    blocks["migratetype"] = MigrateType.MOVABLE
+    zones = np.zeros(len(spans), zone_dtype)
+    for i, span in enumerate(spans):
+        first, last = pfns.index([span.start_pfn, span.end_pfn - 1])
+        zones[i]["start"], zones[i]["end"] = first, last + 1
+        zones[i]["node"], zones[i]["zone_type"] = span.node, span.zone_type
+    memory = Memory(
+        params=params,
+        pages=_records(pages),
+        blocks=_records(blocks),
+        zones=_records(zones),
+        pcp=_records(np.zeros(len(spans) * cpus, pcp_dtype)),
+        folios=_records(np.zeros(0, folio_dtype)),
+        slots=np.array([0, NONE, 0], np.uint64),
+        ue_pages=np.zeros(-(-n_pages >> 6), np.uint64),
+        ue_lines=np.zeros(0, np.uint64),
+        queues=_records(np.zeros(cpus, queue_dtype)),
+        contents=np.zeros((0, geometry.page_size_bytes), np.uint8),
+        vmstat=np.zeros(len(Vmstat), np.int64),
+    )
+    return memory, pfns
+
+
+def mark_present(memory: Memory, zone: int, start: int, end: int, kind: Kind) -> None:
+    """Rows [start, end) are pages of this zone; `present` grows."""
+    memory.pages["state"][start:end] = kind << 4
+    memory.pages["zone"][start:end] = zone
+    memory.zones[zone]["present"] += np.uint64(end - start)
+
+
+def with_contents(memory: Memory) -> Memory:
+    """The same memory with a byte for every byte of its pages, all zero."""
+    return memory._replace(contents=_aligned_zeros(int(memory.params.n_pages), 1 << int(memory.params.page_shift)))
+
+
+def from_arrays(params: Params, arrays: Mapping[str, npt.NDArray[Any]]) -> Memory:
+    """A Memory that owns copies of these arrays (its fields but `params`), typed and aligned as kernels expect."""
+    own = {name: np.array(array) for name, array in arrays.items() if name != "contents"}
+    records = {name: _records(array) if array.dtype.names else array for name, array in own.items()}
+    contents = _aligned_zeros(*arrays["contents"].shape)
+    contents[...] = arrays["contents"]
+    return Memory(params=params, contents=contents, **records)
+
+
+def _aligned_zeros(n_pages: int, page_size: int) -> npt.NDArray[np.uint8]:
+    """Zero bytes whose pages begin on whole cache lines, as streaming stores need; NumPy aligns to 16 bytes only."""
+    raw = np.zeros(n_pages * page_size + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    return raw[offset : offset + n_pages * page_size].reshape(n_pages, page_size)
+
+
+def grow_folios(memory: Memory, n_more: int) -> Memory:
+    """The same memory with room for `n_more` live folios beyond those there are."""
+    live, _, used = (int(x) for x in memory.slots)
+    missing = live + n_more - memory.folios.size
+    if missing <= 0:
+        return memory
+    # A sixteenth more than asked for keeps single requests from copying the table each time, and memory in bounds.
+    folios = np.zeros(memory.folios.size + max(missing, memory.folios.size >> 4), folio_dtype)
+    folios[:used] = memory.folios[:used]
+    return memory._replace(folios=_records(folios))
+
+
+def _records(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A recarray: with the JIT off `pages[p].next` must work as it does compiled."""
+    return array.view(np.recarray)

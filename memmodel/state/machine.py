@@ -1,0 +1,89 @@
+"""A Memory with what turns users' words into rows: geometry, pfns, zones by node, CPUs."""
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.geometry import Geometry
+from memmodel.state.build import PfnMap, grow_folios
+from memmodel.state.check import check
+from memmodel.state.layout import Memory, ZoneType
+
+__all__ = ["Machine"]
+
+Handles = npt.NDArray[np.int64]
+
+
+class Machine:
+    """Holds the state of one machine's memory; mechanisms change it in place."""
+
+    def __init__(self, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int) -> None:
+        self.geometry = geometry
+        self.state = state
+        self.pfns = pfns
+        self.cpus = cpus
+
+    @property
+    def nodes(self) -> list[int]:
+        """Node numbers, ascending."""
+        return [int(node) for node in np.unique(self.state.zones["node"])]
+
+    def index(self, pfn: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Rows of pfns in the arrays.
+
+        Raises
+        ------
+        InputError
+            If a pfn is outside memory.
+        """
+        return self.pfns.index(pfn)
+
+    def check(self) -> None:
+        """Verify every law of the state.
+
+        Raises
+        ------
+        InvariantError
+            Naming the first broken law.
+        """
+        check(self.state)
+
+    def check_cpu(self, cpu: int) -> np.uint64:
+        """The CPU's number as kernels take it.
+
+        Raises
+        ------
+        InputError
+            If there is no such CPU.
+        """
+        if not 0 <= cpu < self.cpus:
+            raise InputError(f"cpu {cpu}; this machine has 0 to {self.cpus - 1}")
+        return np.uint64(cpu)
+
+    def zonelist(self, node: int, highest: ZoneType) -> npt.NDArray[np.uint64]:
+        """Zones in the order in which a request on `node` tries them: its own from the highest down, then other nodes'.
+
+        Nodes are taken to be equally far from each other: the next ones first, then the lower ones, as
+        find_next_best_node() breaks ties (mm/page_alloc.c).
+
+        Raises
+        ------
+        InputError
+            If there is no such node.
+        """
+        nodes = self.nodes
+        if node not in nodes:
+            raise InputError(f"node {node}; this machine has {', '.join(map(str, nodes))}")
+        order = [node] + [n for n in nodes if n > node] + [n for n in nodes if n < node]
+        zones = self.state.zones
+        rows = [
+            z
+            for n in order
+            for z in reversed(range(zones.size))
+            if zones[z]["node"] == n and zones[z]["zone_type"] <= highest
+        ]
+        return np.array(rows, dtype=np.uint64)
+
+    def reserve_folios(self, n_more: int) -> None:
+        """Make room in the folio table."""
+        self.state = grow_folios(self.state, n_more)
