@@ -1,9 +1,9 @@
-"""A model of Linux physical memory: it places pages where Linux places them, and sweeps thousands of points in seconds.
+r"""A model of Linux physical memory: pages where Linux places them, thousands of points in seconds.
 
 ::
 
     .config  DTS  /proc text  kernel log  ftrace text        machines.toml            grid
-         \\    |    |            |          /                      |                    |
+         \    |    |            |          /                      |                    |
           sources  ->  geometry  ->  state  ->  mechanisms  ->  cost  ->  studies  ->  Dataset -> report / CLI
                                                   |                          |
                                                kernels (count events)     results (names every variable)

@@ -14,10 +14,12 @@ from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_blocks, count_free, free_ranges
 from memmodel.mechanisms.buddy import folio_rows
 from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
-from memmodel.sources.records import MIGRATETYPE_NAMES
+from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
 from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, mark_present, with_contents
+from memmodel.state.from_placement import from_placement, geometry_of
 from memmodel.state.layout import Kind, Memory, MigrateType, Params, ZoneType
 from memmodel.state.machine import Machine
+from memmodel.state.placement import place
 from memmodel.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -82,12 +84,50 @@ class PhysicalMemory(Machine):
         free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
         self.seed = secrets.randbits(64) if seed is None else seed
+        self.remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def from_snapshot(
+        cls, snapshot: Snapshot, geometry: Geometry | None = None, *, contents: bool = False, seed: int = 0
+    ) -> Self:
+        """The memory of a real machine.
+
+        Exact from a dump of the free lists. From kpageflags and pagetypeinfo free blocks are merged as far as they go
+        and block types follow from the counts; the order within a list is not known and taken as ascending. From
+        buddyinfo and pagetypeinfo alone places are drawn so that both texts come out. `mem.remarks` says what was
+        assumed, and where the files contradict each other.
+
+        Parameters
+        ----------
+        snapshot
+            As `read_snapshot` gives it.
+        geometry
+            If not given, the orders and page size of the snapshot, with the default kernel's features.
+        contents
+            Whether pages have bytes (all zero).
+        seed
+            Of the places that no file gives.
+
+        Raises
+        ------
+        InputError
+            If the snapshot does not hold enough, or the geometry has other orders than it.
+        """
+        placement = place(snapshot, seed=seed)
+        lists = placement.free_lists
+        geometry = geometry or geometry_of(lists)
+        state, pfns = from_placement(geometry, placement)
+        cpus = state.pcp.size // state.zones.size
+        mem = cls._of(geometry, with_contents(state) if contents else state, pfns, cpus, seed)
+        mem.remarks = (*snapshot.differences, *placement.differences, *placement.assumed)
+        return mem
 
     @classmethod
     def _of(cls, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int, seed: int) -> Self:
         mem = cls.__new__(cls)
         Machine.__init__(mem, geometry, state, pfns, cpus)
         mem.seed = seed
+        mem.remarks = ()
         return mem
 
     def __repr__(self) -> str:
@@ -180,7 +220,13 @@ class PhysicalMemory(Machine):
 
     def _meta(self) -> dict[str, Any]:
         params = [int(number) for number in self.state.params]
-        return {"format": FORMAT, "geometry": self.geometry.as_dict(), "params": params, "cpus": self.cpus, "seed": self.seed}
+        return {
+            "format": FORMAT,
+            "geometry": self.geometry.as_dict(),
+            "params": params,
+            "cpus": self.cpus,
+            "seed": self.seed,
+        }
 
     def _saved(self) -> dict[str, npt.NDArray[Any]]:
         pfns = {f"pfns_{name}": getattr(self.pfns, name) for name in ("starts", "ends", "rows")}
@@ -200,7 +246,7 @@ class PhysicalMemory(Machine):
         temporary = target.with_name(f".{target.name}.partial")
         try:
             with temporary.open("wb") as file:
-                np.savez(file, meta=np.array(json.dumps(self._meta())), **self._saved())
+                np.savez(file, allow_pickle=False, meta=np.array(json.dumps(self._meta())), **self._saved())
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)

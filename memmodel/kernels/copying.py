@@ -13,12 +13,15 @@ import numpy as np
 from memmodel.jit import copy_bytes, inlined, kernel, stream_bytes, stream_fence
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.poisoning import first_bad_line, first_bad_page, queue_failure
-from memmodel.state.layout import Memory
+from memmodel.state.layout import MF_QUEUE_SLOTS, Memory
 
 U = np.uint64
 ZERO = np.uint64(0)
 SIX = np.uint64(6)
 STREAM_STEP = np.uint64(256)
+CHUNK = np.uint64(4096)
+LANES = 4
+QUEUE_SLOTS = MF_QUEUE_SLOTS
 
 
 class Status(IntEnum):
@@ -77,23 +80,46 @@ def copy_outcome(rule: CopyRule, n_pages: U, page_shift: U, error: U) -> Any:
 
 
 @inlined
-def move_bytes(contents: Any, target: U, source: U, n_bytes: U, stream: bool) -> None:
-    """Move bytes of one folio; streamed where the batch would only push the caches out."""
+def stream_chunks(contents: Any, targets: Any, sources: Any) -> None:
+    """Copy four chunks side by side past the caches.
+
+    One chunk after the other leaves the hardware prefetcher to begin anew at each: 9.4 instead of 11.4 GiB/s.
+    """
+    step = ZERO
+    while step < CHUNK:
+        for lane in range(LANES):
+            stream_bytes(contents, targets[lane] + step, sources[lane] + step)
+        step += STREAM_STEP
+
+
+@inlined
+def stream_folio(contents: Any, target: U, source: U, n_bytes: U, lanes: Any, waiting: int) -> int:
+    """Hand a folio's chunks to the lanes, which copy whenever four wait; how many wait then. A rest is copied here."""
     done = ZERO
-    if stream:
-        while done + STREAM_STEP <= n_bytes:
-            stream_bytes(contents, target + done, source + done)
-            done += STREAM_STEP
+    while done + CHUNK <= n_bytes:
+        lanes[0, waiting], lanes[1, waiting] = target + done, source + done
+        done += CHUNK
+        waiting += 1
+        if waiting == LANES:
+            stream_chunks(contents, lanes[0], lanes[1])
+            waiting = 0
     if done < n_bytes:
         copy_bytes(contents, target + done, source + done, n_bytes - done)
+    return waiting
 
 
 @kernel
-def copy_folios(mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any, n_pages: Any, stream: bool, out: Any):
-    """Copy folio after folio; `out` is a record array, an outcome each."""
+def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
+    mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any, n_pages: Any, lanes: Any, out: Any
+) -> None:
+    """Copy folio after folio; `out` is a record array, an outcome each.
+
+    `lanes`: uint64[2, 4] to stream the bytes past the caches, or uint64[2, 0] to copy through them.
+    """
     page_shift = mem.params.page_shift
     has_contents = mem.contents.shape[0] > 0
     panicked = False
+    waiting = 0
     for i in range(sources.size):
         result = out[i]
         if panicked:
@@ -106,7 +132,12 @@ def copy_folios(mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any,
             error += first_bad_line(mem, bad) << SIX
         status, written, page, calls, resched, stretch = copy_outcome(rule, pages, page_shift, error)
         if has_contents:
-            move_bytes(mem.contents, targets[i] << page_shift, source << page_shift, written, stream)
+            if lanes.size:
+                waiting = stream_folio(
+                    mem.contents, targets[i] << page_shift, source << page_shift, written, lanes, waiting
+                )
+            else:
+                copy_bytes(mem.contents, targets[i] << page_shift, source << page_shift, written)
         result.status = status
         result.bytes_not_copied = (pages << page_shift) - written
         result.n_calls = calls
@@ -116,22 +147,75 @@ def copy_folios(mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any,
             result.index_queued = np.int64(source + page)
             result.queue_dropped = not queue_failure(mem, cpu, source + page)
         panicked = status == PANIC
-    if stream:
+    for lane in range(waiting):
+        copy_bytes(mem.contents, lanes[0, lane], lanes[1, lane], CHUNK)
+    if lanes.size:
         stream_fence()
 
 
-@kernel
-def count_copies(rule: CopyRule, n_pages: U, page_shift: U, errors: Any, totals: Any) -> None:
-    """Add up the outcomes of folios of one size, from their first errors alone (no memory needed).
+class Total(IntEnum):
+    """Columns of what `count_points` adds up for one point."""
 
-    `errors`: byte offset of the first poisoned line of each bad folio. `totals`: failed folios, bytes written,
-    calls, resched points, longest stretch, panics.
+    TRIED = 0  # folios whose copy began
+    FAILED = 1
+    BYTES_WRITTEN = 2
+    CALLS = 3
+    RESCHED = 4
+    STRETCH_BYTES = 5  # the longest one
+    DROPPED = 6  # failures that found the queue full
+    PANICKED = 7
+
+
+TRIED, FAILED, WRITTEN, CALLS, RESCHED, STRETCH, DROPPED, PANICKED = (np.uint64(column) for column in Total)
+
+
+@inlined
+def add_outcome(total: Any, n_folios: np.int64, written: U, calls: U, resched: U, stretch: U) -> None:
+    """Add `n_folios` folios of the same outcome to one point's totals."""
+    total[TRIED] += n_folios
+    total[WRITTEN] += n_folios * np.int64(written)
+    total[CALLS] += n_folios * np.int64(calls)
+    total[RESCHED] += n_folios * np.int64(resched)
+    total[STRETCH] = max(total[STRETCH], np.int64(stretch))
+
+
+@kernel
+def count_points(points: Any, first: Any, folios: Any, errors: Any, totals: Any) -> None:
+    """Outcomes of many points, each a row of equal folios copied one after the other, from their errors alone.
+
+    `points`: record array with the fields of CopyRule and n_pages, page_shift, n_folios, drain_folios (the worker
+    empties the queue after so many folios). `folios`, `errors`: number and first error (byte offset) of every bad
+    folio, ascending; those of point i from first[i] to first[i + 1]. `totals`: int64[points, Total].
     """
-    for i in range(errors.size):
-        status, written, _, calls, resched, stretch = copy_outcome(rule, n_pages, page_shift, errors[i])
-        totals[0] += 1
-        totals[1] += np.int64(written)
-        totals[2] += np.int64(calls)
-        totals[3] += np.int64(resched)
-        totals[4] = max(totals[4], np.int64(stretch))
-        totals[5] += status == PANIC
+    for i in range(points.size):
+        point, total = points[i], totals[i]
+        rule = CopyRule(
+            np.uint64(point.unit_pages),
+            np.uint64(point.per_page),
+            np.uint64(point.resched_pages),
+            np.uint64(point.preemptible),
+            np.uint64(point.recovers),
+            np.uint64(point.granule),
+            np.uint64(point.lag),
+        )
+        pages, page_shift = np.uint64(point.n_pages), np.uint64(point.page_shift)
+        n_folios, n_bad, in_queue, drained = np.int64(point.n_folios), 0, 0, np.int64(0)
+        for j in range(first[i], first[i + 1]):
+            status, written, _, calls, resched, stretch = copy_outcome(rule, pages, page_shift, errors[j])
+            add_outcome(total, np.int64(1), written, calls, resched, stretch)
+            n_bad += 1
+            if status == PANIC:
+                total[PANICKED] = 1
+                n_folios = np.int64(folios[j]) + 1
+                break
+            total[FAILED] += 1
+            period = np.int64(folios[j]) // np.int64(point.drain_folios)
+            if period != drained:
+                in_queue, drained = 0, period
+            if in_queue == QUEUE_SLOTS:
+                total[DROPPED] += 1
+            else:
+                in_queue += 1
+        if n_folios > n_bad:
+            _, written, _, calls, resched, stretch = copy_outcome(rule, pages, page_shift, pages << page_shift)
+            add_outcome(total, n_folios - n_bad, written, calls, resched, stretch)

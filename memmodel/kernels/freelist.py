@@ -25,6 +25,7 @@ def free_list(mem: Memory, zone: U, order: U, migratetype: U) -> U:
 
 @inlined
 def link_after(mem: Memory, index: U, before: U) -> None:
+    """Insert a row behind `before`."""
     pages = mem.pages
     after = np.uint64(pages[before].next)
     pages[index].prev = before
@@ -35,6 +36,7 @@ def link_after(mem: Memory, index: U, before: U) -> None:
 
 @inlined
 def unlink(mem: Memory, index: U) -> None:
+    """Take a row out of whichever list it is on."""
     pages = mem.pages
     before = np.uint64(pages[index].prev)
     after = np.uint64(pages[index].next)
@@ -66,7 +68,7 @@ def del_free(mem: Memory, index: U, order: U) -> None:
 def is_free_head(mem: Memory, index: U, order: U, zone: U) -> bool:
     """Whether a free block of just this order begins here, in this zone (page_is_buddy)."""
     page = mem.pages[index]
-    return page.state == (FREE | order) and page.zone == zone
+    return bool(page.state == (FREE | order)) and bool(page.zone == zone)
 
 
 @inlined

@@ -1,5 +1,7 @@
 """Latent hardware errors, and the queue between the copy that meets one and memory_failure()."""
 
+from typing import Any
+
 import numpy as np
 
 from memmodel.jit import count_trailing_zeros, inlined, kernel
@@ -32,7 +34,7 @@ def first_bad_line(mem: Memory, index: U) -> U:
     """First poisoned 64-byte line of a page that has one, counted from the page's start."""
     shift = mem.params.page_shift - SIX
     line = mem.ue_lines[np.searchsorted(mem.ue_lines, index << shift)]
-    return line - (index << shift)
+    return np.uint64(line - (index << shift))
 
 
 @inlined
@@ -89,7 +91,7 @@ def take_page_off_buddy(mem: Memory, index: U) -> bool:
 
 
 @kernel
-def drain_failures(mem: Memory, cpu: U, indices: U, taken: U) -> int:
+def drain_failures(mem: Memory, cpu: U, indices: Any, taken: Any) -> int:
     """memory_failure_work_func(): first in, first out, until the queue is empty; entries written.
 
     A page gets PG_hwpoison; a free one leaves the buddy. `taken`: 1 taken off the buddy, 0 not, 2 already poisoned.

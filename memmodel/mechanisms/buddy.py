@@ -71,9 +71,8 @@ def alloc_pages(
     else:
         highest, wanted = zone_and_type(gfp)
     zonelist = mem.zonelist(node, highest)
-    # No more folios can come out than there is memory: a request for far too many must not grow the table.
-    free = int(mem.state.zones["free_pages"].sum()) >> order
-    mem.reserve_folios(min(count, free))
+    # A request for far too many must not grow the table beyond what there is memory for.
+    mem.reserve_folios(min(count, mem.pfns.n_pages >> order))
     handles = np.empty(count, np.int64)
     kernels.alloc_folios(mem.state, zonelist, np.uint64(order), np.uint64(wanted), handles)
     return handles
@@ -93,7 +92,6 @@ def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:
     """
     mem.check_cpu(cpu)
     handles = as_handles(folios)
-    handles = handles[handles != -1]
     bad = kernels.mark_folios(mem.state, handles)
     if bad >= 0:
         raise _stale(handles[bad])

@@ -13,6 +13,7 @@ from memmodel.state.layout import (
     MIGRATE_TYPES,
     NONE,
     NR_PCP_LISTS,
+    SLOT_CHAINS,
     Feature,
     Kind,
     Memory,
@@ -178,7 +179,7 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         zones=_records(zones),
         pcp=_records(np.zeros(len(spans) * cpus, pcp_dtype)),
         folios=_records(np.zeros(0, folio_dtype)),
-        slots=np.array([0, NONE, 0], np.uint64),
+        slots=np.array([0, 0, *[NONE] * SLOT_CHAINS], np.uint64),
         ue_pages=np.zeros(-(-n_pages >> 6), np.uint64),
         ue_lines=np.zeros(0, np.uint64),
         queues=_records(np.zeros(cpus, queue_dtype)),
@@ -218,7 +219,7 @@ def _aligned_zeros(n_pages: int, page_size: int) -> npt.NDArray[np.uint8]:
 
 def grow_folios(memory: Memory, n_more: int) -> Memory:
     """The same memory with room for `n_more` live folios beyond those there are."""
-    live, _, used = (int(x) for x in memory.slots)
+    live, used = (int(x) for x in memory.slots[:2])
     missing = live + n_more - memory.folios.size
     if missing <= 0:
         return memory

@@ -87,34 +87,42 @@ def check(memory: Memory) -> None:
         raise InvariantError(f"{Law(law).name}: {MESSAGES[Law(law)](int(where), int(what))}")
 
 
+@inlined
+def _check_block(mem: Any, index: Any, end: Any, order: Any) -> Any:
+    """A block is aligned, inside its zone, and nothing else begins in it."""
+    zone = mem.pages[index].zone
+    if index & ((ONE << order) - ONE):
+        return Law.BLOCK_MISALIGNED.value, index, order
+    if index < mem.zones[zone].start or end > mem.zones[zone].end:
+        return Law.BLOCK_CROSSES_ZONE.value, index, order
+    for tail in range(index + ONE, end):
+        if mem.pages[tail].state != ZERO or mem.pages[tail].zone != zone:
+            return Law.BLOCKS_OVERLAP.value, index, tail
+    return 0, ZERO, ZERO
+
+
 @kernel
 def _walk_rows(mem: Any, pages_by_kind: Any, heads: Any) -> Any:
     """Blocks tile the rows; pages by zone and kind, free blocks by zone and order."""
-    n_pages = mem.params.n_pages
     index = ZERO
-    while index < n_pages:
+    while index < mem.params.n_pages:
         page = mem.pages[index]
         kind, order = np.uint64(page.state) >> KIND_SHIFT, np.uint64(page.state) & ORDER_BITS
         if kind == TAIL:
             return Law.TAIL_WITHOUT_HEAD.value, index, ZERO
         end = index + (ONE << order)
-        zone = page.zone
         if kind == FREE or kind == PCP or kind == USED or kind == ISOLATED:
-            if index & ((ONE << order) - ONE):
-                return Law.BLOCK_MISALIGNED.value, index, order
-            if index < mem.zones[zone].start or end > mem.zones[zone].end:
-                return Law.BLOCK_CROSSES_ZONE.value, index, order
-            for tail in range(index + ONE, end):
-                if mem.pages[tail].state != ZERO or mem.pages[tail].zone != zone:
-                    return Law.BLOCKS_OVERLAP.value, index, tail
-            if kind == FREE:
-                heads[zone, order] += 1
+            law, where, what = _check_block(mem, index, end, order)
+            if law:
+                return law, where, what
+        if kind == FREE:
+            heads[page.zone, order] += 1
+        pages_by_kind[page.zone, kind] += np.int64(end - index)
         if kind == USED:
             for part in range(index, end):
-                bad = np.uint64(mem.pages[part].pg_flags) & FLAG_HWPOISON
-                pages_by_kind[zone, Kind.HWPOISON.value if bad else Kind.USED.value] += 1
-        else:
-            pages_by_kind[zone, kind] += np.int64(end - index)
+                if np.uint64(mem.pages[part].pg_flags) & FLAG_HWPOISON:
+                    pages_by_kind[page.zone, Kind.USED.value] -= 1
+                    pages_by_kind[page.zone, Kind.HWPOISON.value] += 1
         index = end
     return 0, ZERO, ZERO
 
@@ -142,54 +150,72 @@ def _walk_list(mem: Any, head: Any, zone: Any, state: Any, migratetype: Any) -> 
         index = after
 
 
+@inlined
+def _walk_free_lists(mem: Any, zone: Any, row: Any, heads: Any) -> Any:
+    """The free lists of one zone, whose heads begin at `row`, and the counters that go with them."""
+    free, cma = ZERO, ZERO
+    for order in range(mem.params.max_order + ONE):
+        blocks = ZERO
+        for migratetype in range(FIRST_TYPES):
+            law, n, what = _walk_list(mem, row, zone, (FREE << KIND_SHIFT) | order, migratetype)
+            if law:
+                return law, n, what
+            blocks += n
+            if migratetype != ISOLATE:
+                free += n << order
+            if migratetype == CMA:
+                cma += n << order
+            row += ONE
+        if mem.zones[zone].nr_free[order] != blocks:
+            return Law.NR_FREE.value, np.uint64(zone), order
+        if np.uint64(heads[zone, order]) != blocks:
+            return Law.ON_NO_LIST.value, np.uint64(zone), order
+    if mem.zones[zone].free_pages != free:
+        return Law.FREE_PAGES.value, np.uint64(zone), free
+    if mem.zones[zone].free_cma != cma:
+        return Law.FREE_CMA.value, np.uint64(zone), cma
+    return 0, ZERO, ZERO
+
+
+@inlined
+def _walk_pcp_lists(mem: Any, zone: Any, row: Any) -> Any:
+    """The per-CPU lists of one zone, whose heads begin at `row`, and their counts."""
+    n_cpus = mem.pcp.size // mem.zones.size
+    for cpu in range(n_cpus):
+        pages = ZERO
+        for _ in range(PCP_LISTS):
+            first = np.uint64(mem.pages[row].next)
+            order = np.uint64(mem.pages[first].state) & ORDER_BITS
+            law, n, what = _walk_list(mem, row, zone, (PCP << KIND_SHIFT) | order, FIRST_TYPES)
+            if law:
+                return law, n, what
+            pages += n << order
+            row += ONE
+        if mem.pcp[zone * n_cpus + cpu].count != pages:
+            return Law.PCP_COUNT.value, np.uint64(zone * n_cpus + cpu), pages
+    return 0, ZERO, ZERO
+
+
 @kernel
 def _walk_lists(mem: Any, heads: Any) -> Any:
     """Lists are sound, hold what they should, and the counters agree with them."""
     params = mem.params
     for zone in range(mem.zones.size):
         row = params.n_pages + np.uint64(zone) * params.heads_per_zone
-        free, cma = ZERO, ZERO
-        for order in range(params.max_order + ONE):
-            blocks = ZERO
-            for migratetype in range(FIRST_TYPES):
-                law, n, what = _walk_list(mem, row, zone, (FREE << KIND_SHIFT) | order, migratetype)
-                if law:
-                    return law, n, what
-                blocks += n
-                if migratetype != ISOLATE:
-                    free += n << order
-                if migratetype == CMA:
-                    cma += n << order
-                row += ONE
-            if mem.zones[zone].nr_free[order] != blocks:
-                return Law.NR_FREE.value, np.uint64(zone), order
-            if np.uint64(heads[zone, order]) != blocks:
-                return Law.ON_NO_LIST.value, np.uint64(zone), order
-        if mem.zones[zone].free_pages != free:
-            return Law.FREE_PAGES.value, np.uint64(zone), free
-        if mem.zones[zone].free_cma != cma:
-            return Law.FREE_CMA.value, np.uint64(zone), cma
-        n_cpus = mem.pcp.size // mem.zones.size
-        for cpu in range(n_cpus):
-            pages = ZERO
-            for pindex in range(PCP_LISTS):
-                first = np.uint64(mem.pages[row].next)
-                order = np.uint64(mem.pages[first].state) & ORDER_BITS
-                law, n, what = _walk_list(mem, row, zone, (PCP << KIND_SHIFT) | order, FIRST_TYPES)
-                if law:
-                    return law, n, what
-                pages += n << order
-                row += ONE
-            if mem.pcp[zone * n_cpus + cpu].count != pages:
-                return Law.PCP_COUNT.value, np.uint64(zone * n_cpus + cpu), pages
+        law, where, what = _walk_free_lists(mem, zone, row, heads)
+        if not law:
+            row += (params.max_order + ONE) * FIRST_TYPES
+            law, where, what = _walk_pcp_lists(mem, zone, row)
+        if law:
+            return law, where, what
     return 0, ZERO, ZERO
 
 
 @kernel
 def _conservation(mem: Any, pages_by_kind: Any) -> Any:
-    """free + per-CPU + used + isolated + hwpoisoned = managed, zone by zone."""
+    """Free + per-CPU + used + isolated + hwpoisoned = managed, zone by zone."""
     for zone in range(mem.zones.size):
-        pages = -np.int64(mem.zones[zone].unmanaged_unknown)
+        pages = -np.int64(mem.zones[zone].beyond_managed)
         for kind in range(N_KINDS):
             if kind != Kind.HOLE.value and kind != Kind.RESERVED.value:
                 pages += pages_by_kind[zone, kind]
@@ -202,7 +228,7 @@ def _conservation(mem: Any, pages_by_kind: Any) -> Any:
 def _folio_table(mem: Any) -> Any:
     """A live slot and its folio's first page point at each other."""
     live = ZERO
-    for slot in range(mem.slots[2]):
+    for slot in range(mem.slots[1]):
         index = np.uint64(mem.folios[slot].index)
         if index == EMPTY:
             continue

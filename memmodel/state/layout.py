@@ -15,7 +15,7 @@ __all__ = [
     "NONE",
     "NR_ORDERS",
     "NR_PCP_LISTS",
-    "PCP_SET",
+    "SLOT_CHAINS",
     "BlockBit",
     "Feature",
     "Kind",
@@ -109,8 +109,8 @@ class Vmstat(IntEnum):
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
 MIGRATE_TYPES = 6
 NR_PCP_LISTS = 14  # orders 0..3 by three types, and two for huge pages
-PCP_SET = 7
 NONE = np.uint64(0xFFFFFFFF)  # no page, no folio
+SLOT_CHAINS = 8
 MF_QUEUE_SLOTS = 16  # MEMORY_FAILURE_FIFO_SIZE, mm/memory-failure.c
 
 page_dtype = np.dtype(
@@ -130,7 +130,7 @@ zone_dtype = np.dtype(
         ("end", "u8"),  # one past the last row
         ("present", "u8"),  # pages, without holes
         ("managed", "u8"),  # pages given to the buddy
-        ("unmanaged_unknown", "u8"),  # UNKNOWN pages that are not managed (a dump gives their number, not their place)
+        ("beyond_managed", "i8"),  # pages counted as used, lost or UNKNOWN that a source's `managed` leaves out
         ("free_pages", "u8"),  # NR_FREE_PAGES: without isolated ones
         ("free_cma", "u8"),  # NR_FREE_CMA_PAGES
         ("nr_free", "u8", (NR_ORDERS,)),  # free blocks by order, isolated ones too: what buddyinfo prints
@@ -175,7 +175,7 @@ class Memory(NamedTuple):
     zones: npt.NDArray[Any]  # zone_dtype, [zones]
     pcp: npt.NDArray[Any]  # pcp_dtype, [zones * cpus]
     folios: npt.NDArray[Any]  # folio_dtype, [slots]
-    slots: npt.NDArray[np.uint64]  # [3]: live folios, first unused slot (NONE: none), slots ever used
+    slots: npt.NDArray[np.uint64]  # live folios, slots ever used, then the heads of SLOT_CHAINS chains of unused ones
     ue_pages: npt.NDArray[np.uint64]  # latent hardware errors, a bit a page
     ue_lines: npt.NDArray[np.uint64]  # their 64-byte lines, sorted: row << (page_shift - 6) | line
     queues: npt.NDArray[Any]  # queue_dtype, [cpus]: memory_failure_queue()

@@ -22,6 +22,7 @@ class Machine:
         self.state = state
         self.pfns = pfns
         self.cpus = cpus
+        self._zonelists: dict[tuple[int, ZoneType], npt.NDArray[np.uint64]] = {}
 
     @property
     def nodes(self) -> list[int]:
@@ -71,6 +72,9 @@ class Machine:
         InputError
             If there is no such node.
         """
+        known = self._zonelists.get((node, highest))
+        if known is not None:
+            return known
         nodes = self.nodes
         if node not in nodes:
             raise InputError(f"node {node}; this machine has {', '.join(map(str, nodes))}")
@@ -82,7 +86,7 @@ class Machine:
             for z in reversed(range(zones.size))
             if zones[z]["node"] == n and zones[z]["zone_type"] <= highest
         ]
-        return np.array(rows, dtype=np.uint64)
+        return self._zonelists.setdefault((node, highest), np.array(rows, dtype=np.uint64))
 
     def reserve_folios(self, n_more: int) -> None:
         """Make room in the folio table."""
