@@ -85,6 +85,7 @@ class PhysicalMemory(Machine):
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
         self.seed = secrets.randbits(64) if seed is None else seed
         self.remarks: tuple[str, ...] = ()
+        self.files: dict[str, str] = {}
 
     @classmethod
     def from_snapshot(
@@ -120,6 +121,7 @@ class PhysicalMemory(Machine):
         cpus = state.pcp.size // state.zones.size
         mem = cls._of(geometry, with_contents(state) if contents else state, pfns, cpus, seed)
         mem.remarks = (*snapshot.differences, *placement.differences, *placement.assumed)
+        mem.files = dict(snapshot.files)
         return mem
 
     @classmethod
@@ -128,6 +130,7 @@ class PhysicalMemory(Machine):
         Machine.__init__(mem, geometry, state, pfns, cpus)
         mem.seed = seed
         mem.remarks = ()
+        mem.files = {}
         return mem
 
     def __repr__(self) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from memmodel.errors import MemmodelError
+from memmodel.cli import run_command
+from memmodel.report.panels import check_path
 from memmodel.results.dataset import Column, build, check_target, save, stamp
 from memmodel.results.variables import Variable
 from memmodel.studies.cma_alignment import QUANTITIES, AlignmentRow, cma_alignment_rows
@@ -30,12 +31,6 @@ LABELS = {
     "cma_area_bytes": ("byte", "CMA area", "Size of the CMA area that the kernel makes of the one asked for."),
 }
 AGREEMENT = ("differs", "agrees", "source_in_error")
-
-
-class BadInput(click.ClickException):
-    """One line and exit code 2."""
-
-    exit_code = 2
 
 
 def label(row: AlignmentRow) -> str:
@@ -153,25 +148,16 @@ def draw(rows: tuple[AlignmentRow, ...], path: Path) -> None:
 @click.command(help=__doc__)
 @click.option("--out", default="cma_alignment.nc", show_default=True, help="Dataset to write (.nc, .zarr).")
 @click.option("--plot", default="cma_alignment.png", show_default=True, help="Plot to write (.png, .pdf, .svg).")
-def main(out: str, plot: str) -> None:
-    picture = Path(plot)
-    try:
-        check_target(out)
-        if picture.suffix not in (".png", ".pdf", ".svg") or not picture.parent.is_dir():
-            raise BadInput(f"{picture}: a .png, .pdf or .svg in a folder that exists is needed")
-        rows = cma_alignment_rows()
-        print_table(rows)
-        save(as_dataset(rows), out)
-        draw(rows, picture)
-    except MemmodelError as error:
-        raise BadInput(str(error)) from None
-    except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}") from None
-    except ImportError as error:
-        raise BadInput(f"{error}: the plot needs pip install 'memmodel[plot]'") from None
+def main(out: str, plot: str) -> int:
+    check_target(out)
+    check_path(plot)
+    rows = cma_alignment_rows()
+    print_table(rows)
+    save(as_dataset(rows), out)
+    draw(rows, Path(plot))
     click.echo(f"\nwritten: {out}, {plot}")
-    sys.exit(not all(row.agrees or row.erratum for row in rows))
+    return 0 if all(row.agrees or row.erratum for row in rows) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main, "reproduce_cma_alignment"))

@@ -345,12 +345,13 @@ def count_free(mem: Memory) -> npt.NDArray[np.int64]:
 
 
 def count_blocks(mem: Memory) -> npt.NDArray[np.int64]:
-    """Pageblocks whose first page exists and lies in the zone, shape ``(zones, migratetypes)``."""
-    first = np.arange(mem.blocks.size) << int(mem.params.pageblock_order)
-    page = mem.pages[first]
-    there = page["state"] >> 4 != Kind.HOLE
-    isolated = mem.blocks["bits"] & BlockBit.ISOLATE
-    types = np.where(isolated, MigrateType.ISOLATE, mem.blocks["migratetype"])
+    """Pageblocks as /proc/pagetypeinfo counts them, from each zone's first page on, shape ``(zones, migratetypes)``."""
     counts = np.zeros((mem.zones.size, MIGRATE_TYPES), np.int64)
-    np.add.at(counts, (page["zone"][there], types[there]), 1)
+    for zone, record in enumerate(mem.zones):
+        rows = np.arange(int(record["start"]), int(record["end"]), 1 << int(mem.params.pageblock_order))
+        blocks = mem.blocks[rows[mem.pages["zone"][rows] == zone] >> int(mem.params.pageblock_order)]
+        blocks = blocks[blocks["bits"] & BlockBit.OFFLINE == 0]
+        isolated = blocks["bits"] & BlockBit.ISOLATE != 0
+        types = np.where(isolated, MigrateType.ISOLATE, blocks["migratetype"])
+        counts[zone] = np.bincount(types, minlength=MIGRATE_TYPES)
     return counts

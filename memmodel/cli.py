@@ -1,0 +1,305 @@
+"""The command line: arguments in, one answer on stdout, one line on stderr for a mistake.
+
+Exit codes: 0 done, 1 the model found a mismatch, 2 bad input, 130 interrupted.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memmodel.errors import InputError, InvariantError, MemmodelError
+from memmodel.results.text import dataset_dict, describe, table, to_json
+from memmodel.units import format_bytes
+
+# NumPy, xarray and Numba are imported by the commands that need them, so that --help answers at once.
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from memmodel.studies.registry import Parameter, Study, Value
+
+__all__ = ["cli", "main", "run_command"]
+
+DONE, MISMATCH, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    return run_command(cli, "memmodel", arguments)
+
+
+def run_command(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a mistake gets one line on stderr, whatever went wrong."""
+    try:
+        with command.make_context(name, list(sys.argv[1:] if arguments is None else arguments)) as context:
+            code = command.invoke(context)
+            return code if isinstance(code, int) else DONE
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what Python still flushes at exit
+        return BROKEN_PIPE
+    except InvariantError as error:
+        _note(str(error))
+        return MISMATCH
+    except (click.ClickException, MemmodelError, OSError, MemoryError) as error:
+        _note(_one_line(error))
+        return BAD_INPUT
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.format_message()} (see {error.ctx.command_path} --help)"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _note(text: str) -> None:
+    click.echo(f"memmodel: {' '.join(text.split())}", err=True)
+
+
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        try:
+            click.echo(f"memmodel {metadata.version('memmodel')}")
+        except metadata.PackageNotFoundError:
+            click.echo("memmodel, not installed")
+        context.exit()
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
+def cli() -> None:
+    """Linux physical memory, modelled: allocation, fragmentation, copying, migration."""
+
+
+# -- studies -----------------------------------------------------------------------------------------------------------
+
+
+@cli.group(no_args_is_help=False)
+def study() -> None:
+    """Run studies over grids of parameters."""
+
+
+@study.command("list")
+def study_list() -> None:
+    """List the studies."""
+    from memmodel.studies.registry import STUDIES, find_study
+
+    click.echo(table([(name, find_study(name).title) for name in STUDIES]))
+
+
+@study.command("show")
+@click.argument("name")
+def study_show(name: str) -> None:
+    """Show a study's parameters and outputs."""
+    from memmodel.results.variables import variable
+    from memmodel.studies.registry import find_study
+
+    found = find_study(name)
+    parameters = [(p.name, p.default, p.allowed, p.units, p.doc) for p in found.parameters]
+    outputs = [(v.name, v.units, v.long_name) for v in map(variable, found.outputs)]
+    click.echo(f"{found.name}: {found.doc.strip()}\n\nSource: {found.source}\n")
+    click.echo(table([("parameter", "default", "allowed", "units", "what it is"), *parameters]) + "\n")
+    click.echo(table([("output", "units", "what it is"), *outputs]))
+
+
+@study.command("run")
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUES", help="v1,v2,... or first:last:n; repeatable.")
+@click.option("--machine", metavar="M", help="Machine that prices the counts: a name or a .toml file.")
+@click.option(
+    "--memory", multiple=True, metavar="PATH", help="Files or folder of a snapshot to start from; repeatable."
+)
+@click.option("--replicates", type=click.IntRange(1), default=1, show_default=True, help="Repetitions of each point.")
+@click.option("--seed", type=click.IntRange(0), help="Root of all random numbers; drawn and recorded if not given.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Threads.")
+@click.option("--out", metavar="FILE", help="Write the Dataset here: .nc or .zarr.")
+@click.option("--plot", "plot_path", metavar="FILE.png", help="Draw the Dataset here.")
+@_json
+def study_run(name: str, settings: tuple[str, ...], plot_path: str | None, as_json: bool, **options: Any) -> int:
+    """Run a study over the values that --set gives; a parameter with several values is swept."""
+    from memmodel.studies.registry import find_study
+    from memmodel.studies.sweep import run_study
+
+    if plot_path is not None:
+        from memmodel.report.panels import check_path
+
+        check_path(plot_path)
+    grid = _grid(find_study(name), settings)
+    ds = run_study(name, grid, **options | {"memory": _snapshot(options["memory"]) if options["memory"] else None})
+    if as_json:
+        click.echo(to_json({"out": options["out"], **dataset_dict(ds)}))
+    else:
+        click.echo(describe(ds, shutil.get_terminal_size((100, 24)).columns))
+        if options["out"] is not None:
+            click.echo(f"written to  {options['out']}")
+    if plot_path is not None:
+        from memmodel.report.plots import plot_dataset
+
+        plot_dataset(ds, plot_path)
+    return _judge(ds)
+
+
+def _grid(study: "Study", settings: Iterable[str]) -> dict[str, object]:
+    """What the --set options say: a list where a parameter is swept, else its value."""
+    grid: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise InputError(f"--set {setting}: write name=value, name=v1,v2,... or name=first:last:n")
+        parameter = study.parameter(name)
+        if name in grid:
+            raise InputError(f"--set {setting}: {name} is set twice")
+        values = [value for part in text.split(",") for value in _values(parameter, part.strip())]
+        grid[name] = values[0] if len(values) == 1 else values
+    return grid
+
+
+def _values(parameter: "Parameter", text: str) -> "list[Value]":
+    """One value, or the n values of ``first:last:n`` (ends included) for a number."""
+    import numpy as np
+
+    from memmodel.studies.points import MAX_POINTS
+
+    if ":" not in text or parameter.kind not in ("int", "float"):
+        return [parameter.cast(text)]
+    first, last, n_values = (*text.split(":"), "", "")[:3]
+    if text.count(":") != 2 or not n_values.isdecimal() or not 1 <= int(n_values) <= MAX_POINTS:
+        raise InputError(f"parameter {parameter.name}: {text!r} is not first:last:n, n values with both ends")
+    ends = float(parameter.cast(first)), float(parameter.cast(last))
+    return [parameter.cast(value) for value in np.linspace(*ends, int(n_values)).tolist()]
+
+
+def _judge(ds: "xr.Dataset") -> int:
+    """Say how many points failed, and with which exit code that ends."""
+    from memmodel.results.variables import PointStatus
+
+    failed = ds["status"].values[ds["status"].values != PointStatus.OK]
+    if not failed.size:
+        return DONE
+    messages = json.loads(ds.attrs.get("failures", "[]"))
+    first = f"; the first: {messages[0]['message']}" if messages else ""
+    _note(f"{failed.size} of {ds['status'].size} points failed{first}")
+    if failed.size == ds["status"].size and (failed == PointStatus.REFUSED_INPUT).all():
+        return BAD_INPUT
+    return MISMATCH if (failed != PointStatus.REFUSED_INPUT).any() else DONE
+
+
+# -- geometry and snapshots --------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.option("--config", metavar="FILE", help="A kernel .config to start from; the other options change it.")
+@click.option("--page-size", metavar="SIZE", help="4KiB, 16KiB, 64KiB.")
+@click.option("--arch", metavar="ARCH", help="x86_64, arm64, powerpc64, generic.")
+@click.option("--kernel", metavar="NAME", help="Kernel whose rules hold, such as 6.12.117.")
+@click.option("--max-page-order", type=int, metavar="N", help="MAX_PAGE_ORDER, inclusive.")
+@click.option("--page-block-max-order", type=int, metavar="N", help="Limit of the pageblock order.")
+@click.option("--no-thp", is_flag=True, help="Without transparent huge pages.")
+@click.option("--no-hugetlb", is_flag=True, help="Without hugetlb pages.")
+@_json
+def geometry(
+    config: str | None, kernel: str | None, no_thp: bool, no_hugetlb: bool, as_json: bool, **given: Any
+) -> None:
+    """The orders and alignments of a kernel configuration."""
+    from memmodel.geometry import Geometry
+
+    given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if config is not None:
+        geo = Geometry.from_kconfig(Path(config), kernel=kernel).replace(**changes)
+    else:
+        geo = Geometry(**changes if kernel is None else {**changes, "kernel": kernel})
+    summary = geo.summary()
+    if as_json:
+        click.echo(to_json(summary))
+        return
+    notes = summary.pop("notes")
+    sizes = [f"({format_bytes(value)})" if key.endswith("_bytes") else "" for key, value in summary.items()]
+    click.echo(table([(key, value, size) for (key, value), size in zip(summary.items(), sizes, strict=True)]))
+    for note in notes:
+        _note(f"note: {note}")
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE_OR_FOLDER...")
+@click.option("--label", metavar="L", help="Which state of a free-list dump; the first if not given.")
+@click.option("--page-size", metavar="SIZE", help="Where the files do not tell it.")
+@click.option("--out", metavar="FILE", help="Write the zones as a Dataset: .nc or .zarr.")
+@_json
+def snapshot(paths: tuple[str, ...], label: str | None, page_size: str | None, out: str | None, as_json: bool) -> None:
+    """Zones in /proc files, and how fragmented they are."""
+    from memmodel.results.dataset import check_target, save
+    from memmodel.results.zones import zone_dataset, zone_rows
+
+    if out is not None:
+        check_target(out)
+    found = _snapshot(paths, label=label, page_size=page_size)
+    if out is not None:
+        save(zone_dataset(found), out)
+    rows = zone_rows(found)
+    order = found.pageblock_order
+    if as_json:
+        content = {"page_size_bytes": found.page_size_bytes, "pageblock_order": order, "zones": rows}
+        click.echo(to_json(content | {"differences": list(found.differences), "files": dict(found.files)}))
+        return
+    at_order = "" if order is None else f"[{order}]"
+    header = {key: key.replace("_", " ") for key in ("node", "zone", "free_bytes", "managed_pages", "largest_order")}
+    header |= {"fragmentation_index": f"fragmentation{at_order}", "unusable_index": f"unusable{at_order}"}
+    for row in rows:
+        row |= {key: _at(row[key], order) for key in ("fragmentation_index", "unusable_index")}
+    click.echo(table([tuple(header.values()), *([row[key] for key in header] for row in rows)]))
+    for difference in found.differences:
+        click.echo(f"differs: {difference}")
+    if order is None:
+        _note("note: no file tells the pageblock order (pagetypeinfo does); the indices at that order are left out")
+
+
+def _at(by_order: list[float] | None, order: int | None) -> float | None:
+    return by_order[order] if by_order is not None and order is not None and order < len(by_order) else None
+
+
+def _snapshot(paths: Iterable[str], **options: Any) -> Any:
+    from memmodel.sources.snapshot import read_snapshot
+
+    return read_snapshot(*paths, **options)
+
+
+@cli.command()
+@click.option("--records", metavar="DIR", help="Folder of kernel recordings, for the checks that need them whole.")
+@_json
+def validate(records: str | None, as_json: bool) -> int:
+    """Check the model against recorded kernels.
+
+    And against published numbers; exits with 1 where one does not hold.
+    """
+    if records is not None and not Path(records).is_dir():
+        raise InputError(f"--records {records}: no such folder")
+    from memmodel.validate import run_checks
+
+    checks = run_checks(records)
+    if as_json:
+        click.echo(to_json(checks))
+    else:
+        keys = ("check", "source", "expected", "got", "error", "tolerance", "ok")
+        click.echo(table([keys, *([check[key] for key in keys] for check in checks)]))
+    return DONE if all(check["ok"] for check in checks) else MISMATCH
+
+
+if __name__ == "__main__":
+    sys.exit(main())

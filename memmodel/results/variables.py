@@ -1,0 +1,187 @@
+"""The catalogue: every variable that a memmodel Dataset may hold, named, typed and explained once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from memmodel.errors import InputError
+
+__all__ = ["VARIABLES", "PointStatus", "Variable", "catalogue", "variable"]
+
+
+class PointStatus(IntEnum):
+    """What became of one point of a sweep."""
+
+    OK = 0
+    REFUSED_INPUT = 1  # an InputError at this point alone
+    INVARIANT_BROKEN = 2  # the model contradicted a law of physical memory
+    ERROR = 3  # anything else
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One named quantity of a Dataset."""
+
+    name: str
+    """The kernel's word where it has one; a quantity ends in its unit, a count begins with ``n_``."""
+    dtype: str
+    """NumPy's name of the type; counts are ``float64``, so that a failed point can be NaN; ``str`` is text."""
+    units: str
+    """In the spelling of UDUNITS, ``"1"`` where there is none."""
+    long_name: str
+    """What an axis of a plot would say."""
+    doc: str
+    """One or two sentences for who meets the number without having run the study."""
+    dims: tuple[str, ...] = ()
+    """Dimensions of its own; those of a sweep are added by the sweep."""
+    flags: tuple[str, ...] = ()
+    """For an integer code: the meanings of 0, 1, 2 ..., one word each."""
+
+
+def catalogue(*groups: Iterable[Variable]) -> Mapping[str, Variable]:
+    """Read-only mapping of name to variable.
+
+    Raises
+    ------
+    InputError
+        If a name is registered twice.
+    """
+    by_name: dict[str, Variable] = {}
+    for entry in (entry for group in groups for entry in group):
+        if entry.name in by_name:
+            raise InputError(f"variable {entry.name!r} is registered twice")
+        by_name[entry.name] = entry
+    return MappingProxyType(by_name)
+
+
+def variable(name: str) -> Variable:
+    """The catalogue's entry for `name`.
+
+    Raises
+    ------
+    InputError
+        If no variable of that name is registered.
+    """
+    if name not in VARIABLES:
+        raise InputError(f"variable {name!r} is not registered in memmodel/results/variables.py")
+    return VARIABLES[name]
+
+
+_SWEEP = (
+    Variable(
+        "status",
+        "int8",
+        "1",
+        "outcome of the point",
+        "0 where the point was computed; otherwise the other variables are NaN there and this says why.",
+        flags=tuple(code.name.lower() for code in PointStatus),
+    ),
+    Variable("case", "int64", "1", "listed case", "Position of the point in the list of cases.", ("case",)),
+    Variable(
+        "replicate",
+        "int64",
+        "1",
+        "replicate",
+        "Repetition of the same point with fresh random numbers.",
+        ("replicate",),
+    ),
+)
+
+_FOLIO_COPY = (
+    Variable("throughput_gib_per_s", "float64", "GiB s-1", "copy rate", "Bytes moved over the time that it took."),
+    Variable("time_total_ns", "float64", "ns", "time in all", "From the first folio to the last, overheads included."),
+    Variable("time_copy_ns", "float64", "ns", "time copying", "The part of the time spent inside the copy routine."),
+    Variable(
+        "time_core_ns", "float64", "ns", "time bound by the core", "What the instructions of the copy alone would take."
+    ),
+    Variable(
+        "time_memory_ns",
+        "float64",
+        "ns",
+        "time bound by memory",
+        "What the transfer between the two memories alone would take.",
+    ),
+    Variable(
+        "time_folio_overhead_ns",
+        "float64",
+        "ns",
+        "time outside the copy",
+        "Per-folio work around the copy: calls, locks, page table changes.",
+    ),
+    Variable("n_calls", "float64", "1", "calls of the copy routine", "How often the copy routine was entered."),
+    Variable("n_resched", "float64", "1", "points of rescheduling", "How often cond_resched() was reached."),
+    Variable(
+        "worst_nonpreemptible_ns",
+        "float64",
+        "ns",
+        "longest time without rescheduling",
+        "The longest time for which no other task could have run on this CPU.",
+    ),
+    Variable(
+        "longest_stretch_bytes",
+        "float64",
+        "byte",
+        "longest stretch without rescheduling",
+        "Most bytes copied between two chances to reschedule.",
+    ),
+    Variable("folios_moved", "float64", "1", "folios moved", "Folios whose copy succeeded."),
+    Variable("folios_failed", "float64", "1", "folios failed", "Folios whose copy met an uncorrectable error."),
+    Variable("folios_failed_share", "float64", "1", "share of folios failed", "folios_failed over all folios tried."),
+    Variable("bytes_moved", "float64", "byte", "bytes moved", "Bytes of the folios whose copy succeeded."),
+    Variable(
+        "queue_dropped",
+        "float64",
+        "1",
+        "errors dropped",
+        "Errors lost because the CPU's memory_failure queue of 16 was full.",
+    ),
+    Variable(
+        "panicked",
+        "float64",
+        "1",
+        "machine panicked",
+        "1 where an error met an engine that cannot survive it: the copy ended there.",
+    ),
+    Variable("n_errors", "float64", "1", "poisoned lines", "64-byte lines that were given a latent hardware error."),
+    Variable("alloc_failed", "float64", "1", "failed allocations", "Folios for which no target could be allocated."),
+    Variable(
+        "calibrated",
+        "int8",
+        "1",
+        "inside the measured range",
+        "1 where the machine's costs were measured for an extent of this size, 0 where they are extrapolated "
+        "(and at a failed point).",
+        flags=("extrapolated", "measured"),
+    ),
+)
+
+_SNAPSHOT = (
+    Variable("zone", "str", "1", "zone", "Node and name of the zone: 0:Normal.", ("zone",)),
+    Variable("order", "int64", "1", "order", "Order of a block of 2**order pages.", ("order",)),
+    Variable("nr_free", "float64", "1", "free blocks", "Free blocks of each order (nr_free).", ("zone", "order")),
+    Variable("free_bytes", "float64", "byte", "free memory", "Memory on the zone's free lists.", ("zone",)),
+    Variable("managed_pages", "float64", "1", "managed pages", "Pages that the buddy allocator manages.", ("zone",)),
+    Variable(
+        "largest_order", "float64", "1", "largest free order", "Order of the largest free block; NaN: none.", ("zone",)
+    ),
+    Variable(
+        "fragmentation_index",
+        "float64",
+        "1",
+        "fragmentation index",
+        "Would a failure at this order be for want of memory (towards 0) or for fragmentation (towards 1); "
+        "-1: it would not fail.",
+        ("zone", "order"),
+    ),
+    Variable(
+        "unusable_index",
+        "float64",
+        "1",
+        "unusable free space index",
+        "Share of the free memory that is in blocks too small for a request of this order.",
+        ("zone", "order"),
+    ),
+)
+
+VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT)

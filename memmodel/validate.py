@@ -1,0 +1,146 @@
+"""Today's accuracy: the model against published numbers, recorded kernels, and its own laws."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memmodel.errors import InputError, InvariantError
+from memmodel.geometry import Geometry
+from memmodel.mechanisms.buddy import alloc_pages, free_pages
+from memmodel.memory import PhysicalMemory
+from memmodel.sources.freelists import read_free_lists
+from memmodel.sources.pagetypeinfo import format_pagetypeinfo
+from memmodel.sources.procfs import format_buddyinfo
+from memmodel.sources.records import FreeLists, Snapshot
+from memmodel.studies.cma_alignment import cma_alignment_rows
+from memmodel.studies.copy_table import copy_table, fit_of
+from memmodel.units import format_bytes
+
+__all__ = ["Check", "run_checks"]
+
+LAW_STEPS = 400
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the accuracy table."""
+
+    check: str
+    """What was compared."""
+    source: str
+    """Where the expected value comes from."""
+    expected: str
+    got: str
+    error: float
+    """In the unit of the tolerance."""
+    tolerance: float
+    ok: bool
+
+
+def run_checks(records: str | Path | None = None) -> list[dict[str, Any]]:
+    """All checks; those that need whole recordings only where `records` names their folder.
+
+    Returns
+    -------
+    One dict a check, with the fields of `Check`.
+
+    Raises
+    ------
+    InputError
+        If a recording cannot be read.
+    """
+    checks = [*_copy_table(), *_cma_tables(), *_laws()]
+    if records is not None:
+        checks += _recorded_states(Path(records))
+    return [asdict(check) for check in checks]
+
+
+def _copy_table() -> Iterator[Check]:
+    source = "copy_mc_highpages() RFC v2, 15 of 16 cells"
+    fit = fit_of(copy_table())
+    for name, error, tolerance in (("rms", fit.rms_percent, 3.0), ("worst cell", fit.worst_percent, 7.0)):
+        got = f"{error:.2f} % off"
+        yield Check(f"batch page copy, {name}", source, "0 % off", got, round(error, 4), tolerance, error <= tolerance)
+
+
+def _cma_tables() -> Iterator[Check]:
+    for row in cma_alignment_rows():
+        if row.erratum:
+            continue
+        geo = row.geometry
+        limit = "" if geo.page_block_max_order is None else f", limit {geo.page_block_max_order}"
+        area = "" if row.area_requested_bytes is None else f", area of {format_bytes(row.area_requested_bytes)}"
+        name = f"pageblock order and CMA, {geo.arch} {format_bytes(geo.page_size_bytes)}{limit}{area}"
+        expected, got = (", ".join(f"{k} {v}" for k, v in side.items()) for side in (row.published, row.modelled))
+        wrong = sum(row.published[key] != row.modelled[key] for key in row.published)
+        yield Check(name, row.source, expected, got, wrong, 0, wrong == 0)
+
+
+def _laws() -> Iterator[Check]:
+    geometries = {
+        "4 KiB pages": Geometry(),
+        "4 KiB pages, pageblock order 7": Geometry(page_block_max_order=7),
+        "16 KiB pages": Geometry(page_size="16KiB"),
+        "Linux 6.1": Geometry(kernel="6.1"),
+    }
+    for number, (name, geometry) in enumerate(geometries.items()):
+        broken = _broken_law(geometry, np.random.default_rng(number))
+        got = broken or f"all hold after {LAW_STEPS} steps"
+        yield Check(f"laws, {name}", "state/check.py", "all hold", got, bool(broken), 0, not broken)
+
+
+def _broken_law(geometry: Geometry, rng: np.random.Generator) -> str:
+    """The first law broken in a row of random allocations, frees and lost pages; empty if none is."""
+    mem = PhysicalMemory(geometry, 64 << (geometry.page_shift + 10), nodes=2, seed=0)
+    live = np.zeros(0, np.int64)
+    try:
+        for _ in range(LAW_STEPS):
+            if rng.random() < 0.55:
+                order = int(rng.integers(0, geometry.max_page_order + 1))
+                kind = ("movable", "unmovable", "reclaimable")[rng.integers(3)]
+                folios = alloc_pages(mem, order, int(rng.integers(1, 64)), kind, node=int(rng.integers(2)))
+                live = np.concatenate([live, folios[folios != -1]])
+            else:
+                rng.shuffle(live)
+                n = int(rng.integers(0, live.size + 1))
+                free_pages(mem, live[:n])
+                live = live[n:]
+            mem.check()
+    except InvariantError as error:
+        return str(error)
+    return ""
+
+
+def _recorded_states(records: Path) -> Iterator[Check]:
+    dumps = sorted(records.rglob("gt_snap.txt*"))
+    if not dumps:
+        raise InputError(f"{records}: no dump of free lists (gt_snap.txt) below this folder")
+    for path in dumps:
+        states = read_free_lists(path)
+        wrong = sum(not _texts_equal(state) for state in states)
+        name = f"state from a dump, {path.parent.relative_to(records)}"
+        got = f"{len(states) - wrong} of {len(states)} equal"
+        yield Check(name, "buddyinfo and pagetypeinfo of the dump", "byte for byte", got, wrong, 0, wrong == 0)
+
+
+def _texts_equal(state: FreeLists) -> bool:
+    """Whether the memory built from a dump prints the text that the dump implies, and keeps the laws."""
+    mem = PhysicalMemory.from_snapshot(Snapshot(zones={}, free_lists=state))
+    mem.check()
+    return mem.to_procfs() == implied_texts(state)
+
+
+def implied_texts(state: FreeLists) -> dict[str, str]:
+    """The buddyinfo and pagetypeinfo that a kernel in this state prints, from the dump's own lists."""
+    free = {zone.key: zone.type_free(state.max_order + 1) for zone in state.zones}
+    blocks = {zone.key: np.bincount(zone.block_migratetypes, minlength=6) for zone in state.zones}
+    shown = tuple(
+        t for t in range(6) if t < 4 or (t == 4 and state.n_migratetypes == 6) or (t == 5 and state.n_migratetypes >= 5)
+    )
+    return {
+        "buddyinfo": format_buddyinfo({key: counts.sum(axis=0) for key, counts in free.items()}),
+        "pagetypeinfo": format_pagetypeinfo(state.pageblock_order, free, blocks, shown),
+    }
