@@ -30,7 +30,7 @@ _RANGES = {
 }
 _NUMBER_KEYS = ("value", "unit", "source", "how")
 _REQUIRED = ("about", "memory", "core", "folio_overhead", "overlap_exponent", "largest_extent")
-_OPTIONAL = ("limit", "clear", "clock")
+_OPTIONAL = ("limit", "clear", "clock", "smallest_folio")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ def parse_machine(name: str, table: object, where: str, pairs: Collection[str]) 
         "limit": _limit(fields["limit"], f"{at}.limit", pairs, knots) if "limit" in fields else None,
         "clear": knots(fields["clear"], f"{at}.clear", from_one_page=True) if "clear" in fields else (),
         "clock": clock,
+        "smallest_folio": _number(fields["smallest_folio"], f"{at}.smallest_folio", (BYTES,))
+        if "smallest_folio" in fields
+        else None,
     }
 
 

@@ -74,6 +74,8 @@ class Machine:
         Time to clear 4 KiB at some extents; empty where unknown.
     clock
         Core clock, needed where a time is given in cycles.
+    smallest_folio
+        The smallest folio that the folio overhead was found with; None where it holds for all.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Machine:
     limit: LimitForm | None = None
     clear: Knots = ()
     clock: Number | None = None
+    smallest_folio: Number | None = None
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -112,8 +115,9 @@ class Machine:
         table: dict[str, Any] = {"about": self.about}
         for key in ("folio_overhead", "overlap_exponent", "largest_extent"):
             table[key] = getattr(self, key).as_dict()
-        if self.clock is not None:
-            table["clock"] = self.clock.as_dict()
+        for key in ("clock", "smallest_folio"):
+            if getattr(self, key) is not None:
+                table[key] = getattr(self, key).as_dict()
         table["memory"] = {pair: number.as_dict() for pair, number in self.memory}
         table["core"] = _knots_dict(self.core)
         if self.limit is not None:

@@ -150,8 +150,8 @@ _FOLIO_COPY = (
         "int8",
         "1",
         "inside the measured range",
-        "1 where the machine's costs were measured for an extent of this size, 0 where they are extrapolated "
-        "(and at a failed point).",
+        "1 where the machine's costs come from measurements that span this extent and this size of folio, 0 where they "
+        "are extrapolated (and at a failed point).",
         flags=("extrapolated", "measured"),
     ),
 )

@@ -1,7 +1,7 @@
 """The published batch page copy table beside the model's: the sweep that reproduces a measurement."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyTableFit", "copy_table", "fit_of"]
 
 DIMS = ("direction", "folio_order", "batch")
-GRID = {"direction": list(DIRECTIONS), "folio_order": [9, 18], "batch": ["page", "extent"]}
+GRID: dict[str, list[Any]] = {"direction": list(DIRECTIONS), "folio_order": [9, 18], "batch": ["page", "extent"]}
 PUBLISHED = Variable(
     "published_throughput_gib_per_s", "float64", "GiB s-1", "published copy rate", "Mean of the runs.", DIMS
 )

@@ -123,6 +123,9 @@ def times_of(params: Params, counts: Counts, machine: Machine) -> dict[str, npt.
     points, totals = counts.points, counts.totals.T
     whole = np.where(points["unit_pages"] > 0, np.minimum(points["unit_pages"], points["n_pages"]), points["n_pages"])
     extent = np.where(points["per_page"] > 0, 1, whole) << points["page_shift"]
+    folio_bytes = points["n_pages"] << points["page_shift"]
+    # The overhead of a folio was found on folios of some size; that of a smaller one is anybody's guess.
+    smallest = machine.smallest_folio.value if machine.smallest_folio else 0
     stretch = totals[Total.STRETCH_BYTES]
     direction = direction_codes(params["direction"])
     work = CopyCounts(totals[Total.BYTES_WRITTEN], extent, totals[Total.CALLS], totals[Total.TRIED], direction)
@@ -139,7 +142,7 @@ def times_of(params: Params, counts: Counts, machine: Machine) -> dict[str, npt.
             "time_memory_ns": time.memory_ns,
             "time_folio_overhead_ns": time.folio_overhead_ns,
             "worst_nonpreemptible_ns": wait.copy_ns,
-            "calibrated": time.calibrated.astype(np.int8),
+            "calibrated": (time.calibrated & (folio_bytes[here] >= smallest)).astype(np.int8),
         }
         for name, column in columns.items():
             times.setdefault(name, np.zeros(here.size, column.dtype))[here] = column
