@@ -15,9 +15,9 @@ from memmodel.kernels.buddy import count_blocks, count_free, free_ranges
 from memmodel.mechanisms.buddy import folio_rows
 from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
 from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
-from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, mark_present, with_contents
+from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, with_contents
 from memmodel.state.from_placement import from_placement, geometry_of
-from memmodel.state.layout import Kind, Memory, MigrateType, Params, ZoneType
+from memmodel.state.layout import Memory, MigrateType, Params, ZoneType
 from memmodel.state.machine import Machine
 from memmodel.state.placement import place
 from memmodel.units import parse_bytes
@@ -78,9 +78,7 @@ class PhysicalMemory(Machine):
         movable = parse_bytes(movablecore, "movablecore") if movablecore else 0
         spans = made_up_spans(geometry, parse_bytes(size), nodes, movable)
         state, pfns = empty_memory(geometry, spans, cpus)
-        for zone, (start, end) in enumerate(zip(state.zones["start"], state.zones["end"], strict=True)):
-            mark_present(state, zone, int(start), int(end), Kind.TAIL)
-            state.zones[zone]["managed"] = end - start
+        state.zones["present"] = state.zones["managed"] = state.zones["end"] - state.zones["start"]
         free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
         self.seed = secrets.randbits(64) if seed is None else seed

@@ -86,6 +86,7 @@ class BlockBit(IntFlag):
 
     ISOLATE = 1  # 6.17 and later keep the migratetype below this bit
     SKIP = 2  # compaction's skip hint
+    OFFLINE = 4  # spanned by a zone, but without a memory map: the kernel does not count it
 
 
 class Feature(IntFlag):

@@ -1,0 +1,132 @@
+"""A Memory from free lists and page use, as a snapshot gave them."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.geometry import Geometry
+from memmodel.sources.records import FreeLists, ZoneLists
+from memmodel.state.build import PfnMap, ZoneSpan, empty_memory
+from memmodel.state.layout import MIGRATE_TYPES, NONE, NR_PCP_LISTS, BlockBit, Kind, Memory, MigrateType, ZoneType
+from memmodel.state.placement import Placement
+
+__all__ = ["from_placement", "geometry_of"]
+
+
+def geometry_of(lists: FreeLists) -> Geometry:
+    """A geometry with the page size, orders and migratetypes of the lists, and the default kernel's features."""
+    options: dict[str, Any] = {
+        "page_size": 1 << lists.page_shift,
+        "cma": lists.n_migratetypes > MigrateType.CMA + 1,
+        "memory_isolation": lists.n_migratetypes > MigrateType.CMA,
+    }
+    usual = Geometry(**options)
+    if usual.max_page_order != lists.max_order:
+        options |= {"max_page_order": lists.max_order}
+        if lists.max_order < usual.hpage_pmd_order:
+            options |= {"transparent_hugepage": False}
+    if Geometry(**options).pageblock_order != lists.pageblock_order:
+        options |= {"page_block_max_order": lists.pageblock_order}
+        if lists.pageblock_order > Geometry(**options).pageblock_order:
+            options |= {"transparent_hugepage": False, "hugetlb": False}
+    return Geometry(**options)
+
+
+def from_placement(geometry: Geometry, placement: Placement) -> tuple[Memory, PfnMap]:
+    """The memory that a placement describes: lists in their order, every page's kind, pageblock types, per-CPU lists.
+
+    Raises
+    ------
+    InputError
+        If the geometry has another page size or other orders than the placement.
+    """
+    lists = placement.free_lists
+    for what, have, want in (
+        ("page shift", geometry.page_shift, lists.page_shift),
+        ("MAX_PAGE_ORDER", geometry.max_page_order, lists.max_order),
+        ("pageblock order", geometry.pageblock_order, lists.pageblock_order),
+    ):
+        if have != want:
+            raise InputError(f"the geometry has {what} {have}, the snapshot {want}")
+    spans = [
+        ZoneSpan(zone.node, ZoneType[zone.name.upper()], zone.start_pfn, zone.start_pfn + zone.spanned_pages)
+        for zone in lists.zones
+    ]
+    cpus = 1 + max((pcp.cpu for zone in lists.zones for pcp in zone.pcp), default=0)
+    memory, pfns = empty_memory(geometry, spans, cpus)
+    for number, zone in enumerate(lists.zones):
+        _fill_pages(memory, number, zone, placement)
+        _fill_lists(memory, pfns, number, zone)
+        _fill_pcp(memory, pfns, number, zone)
+        _fill_blocks(memory, pfns, number, zone)
+        _count(memory, number, zone)
+    return memory, pfns
+
+
+def _fill_pages(memory: Memory, number: int, zone: ZoneLists, placement: Placement) -> None:
+    first = zone.start_pfn - placement.first_pfn
+    there = slice(first, first + zone.spanned_pages)
+    record = memory.zones[number]
+    rows = memory.pages[int(record["start"]) : int(record["end"])]
+    kind = placement.page_kind[there]
+    rows["state"] = kind << 4 | placement.page_order[there]
+    rows["pg_flags"] = placement.page_flags[there]
+    rows["next"][kind == Kind.USED] = NONE  # folios that nobody holds a handle of
+    rows["refcount"][(kind == Kind.USED) | (kind == Kind.HWPOISON)] = 1
+
+
+def _fill_lists(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
+    params, record = memory.params, memory.zones[number]
+    base = int(params.n_pages) + number * int(params.heads_per_zone)
+    for (order, migratetype), blocks in zone.lists.items():
+        _link(memory, base + order * MIGRATE_TYPES + migratetype, pfns.index(blocks))
+        record["nr_free"][order] += np.uint64(blocks.size)
+        if migratetype != MigrateType.ISOLATE:
+            record["free_pages"] += np.uint64(blocks.size << order)
+        if migratetype == MigrateType.CMA:
+            record["free_cma"] += np.uint64(blocks.size << order)
+
+
+def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
+    params = memory.params
+    cpus = memory.pcp.size // memory.zones.size
+    base = int(params.n_pages) + number * int(params.heads_per_zone) + (int(params.max_order) + 1) * MIGRATE_TYPES
+    for pcp in zone.pcp:
+        record = memory.pcp[number * cpus + pcp.cpu]
+        for name in ("high", "batch", "high_min", "high_max", "free_count"):
+            record[name] = getattr(pcp, name) or 0
+        for pindex, blocks in pcp.lists.items():
+            rows = pfns.index(blocks)
+            _link(memory, base + pcp.cpu * NR_PCP_LISTS + pindex, rows)
+            record["count"] += np.uint32((1 << (memory.pages["state"][rows] & 15).astype(np.int64)).sum())
+
+
+def _link(memory: Memory, head: int, rows: npt.NDArray[np.int64]) -> None:
+    """Chain rows behind a list head, first row first."""
+    chain = np.concatenate([[head], rows, [head]])
+    memory.pages["next"][chain[:-1]] = chain[1:]
+    memory.pages["prev"][chain[1:]] = chain[:-1]
+
+
+def _fill_blocks(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
+    shift, record = int(memory.params.pageblock_order), memory.zones[number]
+    spanned = memory.blocks[int(record["start"]) >> shift : (int(record["end"]) - 1 >> shift) + 1]
+    spanned["bits"] |= np.uint8(BlockBit.OFFLINE)
+    # The first block of a zone may begin before the zone does; rows begin at a whole largest block, so it has a row.
+    rows = pfns.index(zone.block_pfns) >> shift
+    memory.blocks["migratetype"][rows] = zone.block_migratetypes
+    memory.blocks["bits"][rows] = np.where(zone.block_skip, BlockBit.SKIP, 0)
+
+
+def _count(memory: Memory, number: int, zone: ZoneLists) -> None:
+    """Present and managed pages: as the source says them, else as the pages are."""
+    record = memory.zones[number]
+    state = memory.pages["state"][int(record["start"]) : int(record["end"])]
+    kinds = np.bincount(state >> 4, minlength=len(Kind))
+    here = int(kinds.sum() - kinds[Kind.HOLE])
+    counted = here - int(kinds[Kind.RESERVED])
+    record["present"] = here if zone.present_pages is None else zone.present_pages
+    record["managed"] = counted if zone.managed_pages is None else zone.managed_pages
+    record["beyond_managed"] = counted - int(record["managed"])
