@@ -1,0 +1,240 @@
+"""The slow obvious twin of memmodel.kernels.buddy: pfns in Python lists, nothing shared with it.
+
+A free list is a list of first pfns, head first. Zones are given, with the ranges of pfns that boot hands out.
+"""
+
+from typing import NamedTuple
+
+UNMOVABLE, MOVABLE, RECLAIMABLE, HIGHATOMIC, CMA, ISOLATE = range(6)
+TYPES = range(6)
+# A request that finds its own lists empty looks at these, in this order.
+FALLBACKS = {UNMOVABLE: [RECLAIMABLE, MOVABLE], MOVABLE: [RECLAIMABLE, UNMOVABLE], RECLAIMABLE: [UNMOVABLE, MOVABLE]}
+ZONES = ["DMA", "DMA32", "Normal", "HighMem", "Movable", "Device"]
+
+
+class Zone(NamedTuple):
+    """Span [start, end) of pfns, and the ranges in it that boot frees."""
+
+    node: int
+    name: str
+    start: int
+    end: int
+    ranges: list
+
+
+class Buddy:
+    """Free lists, types of the pageblocks, and what is allocated."""
+
+    def __init__(self, zones, max_order, pageblock_order, hygiene=True, block_types=None):
+        self.zones = zones
+        self.max_order = max_order
+        self.pageblock_order = pageblock_order
+        self.hygiene = hygiene
+        first = min(zone.start for zone in zones) >> pageblock_order
+        last = max(zone.end - 1 for zone in zones) >> pageblock_order
+        self.block_types = dict.fromkeys(range(first, last + 1), MOVABLE) | (block_types or {})
+        self.lists = {
+            (zone, order, migratetype): []
+            for zone in range(len(zones))
+            for order in range(max_order + 1)
+            for migratetype in TYPES
+        }
+        self.free_blocks = {}  # first pfn -> the key of the list that it is on
+        self.used = {}  # first pfn -> order
+        self.poisoned = set()  # PG_hwpoison
+        self.lost = set()  # out of the allocator's reach for ever
+        self.n_allocated = dict.fromkeys(ZONES, 0)
+        self.n_freed = 0
+        for zone in zones:
+            for start, end in zone.ranges:
+                self.free_range(start, end)
+
+    # -- where things are ----------------------------------------------------------------------------------------
+
+    def zone_of(self, pfn):
+        for number, zone in enumerate(self.zones):
+            if zone.start <= pfn < zone.end:
+                return number
+        return None
+
+    def type_of(self, pfn):
+        return self.block_types[pfn >> self.pageblock_order]
+
+    def set_types(self, pfn, order, migratetype):
+        for page in range(pfn, pfn + 2**order):
+            self.block_types[page >> self.pageblock_order] = migratetype
+
+    def is_free_block(self, pfn, order, zone):
+        return pfn in self.free_blocks and self.free_blocks[pfn][:2] == (zone, order)
+
+    def free_pages(self, zone):
+        """NR_FREE_PAGES: isolated pages are not counted."""
+        return sum(
+            len(blocks) * 2**order for (z, order, mt), blocks in self.lists.items() if z == zone and mt != ISOLATE
+        )
+
+    def free_cma(self, zone):
+        return sum(len(blocks) * 2**order for (z, order, mt), blocks in self.lists.items() if z == zone and mt == CMA)
+
+    def nr_free(self, zone):
+        """Free blocks by order, isolated ones too."""
+        return [sum(len(self.lists[zone, order, mt]) for mt in TYPES) for order in range(self.max_order + 1)]
+
+    # -- lists ---------------------------------------------------------------------------------------------------
+
+    def insert(self, pfn, zone, order, migratetype, tail=False):
+        blocks = self.lists[zone, order, migratetype]
+        blocks.insert(len(blocks) if tail else 0, pfn)
+        self.free_blocks[pfn] = (zone, order, migratetype)
+
+    def remove(self, pfn):
+        self.lists[self.free_blocks.pop(pfn)].remove(pfn)
+
+    # -- free ----------------------------------------------------------------------------------------------------
+
+    def merge_likely(self, pfn, order, zone):
+        if order >= self.max_order - 1:
+            return False
+        bigger = pfn - pfn % 2 ** (order + 1)
+        neighbour = bigger ^ 2 ** (order + 1)
+        return self.is_free_block(neighbour, order + 1, zone)
+
+    def free_one(self, pfn, order, migratetype, to_tail=False):
+        zone = self.zone_of(pfn)
+        while order < self.max_order:
+            buddy = pfn ^ 2**order
+            if not self.is_free_block(buddy, order, zone):
+                break
+            if order >= self.pageblock_order:
+                other = self.type_of(buddy)
+                if other != migratetype and not (migratetype in FALLBACKS and other in FALLBACKS):
+                    break
+                if other != migratetype and self.hygiene:
+                    self.set_types(buddy, order, migratetype)
+            self.remove(buddy)
+            pfn = min(pfn, buddy)
+            order += 1
+        self.insert(pfn, zone, order, migratetype, to_tail or self.merge_likely(pfn, order, zone))
+
+    def free_block(self, pfn, order, to_tail=False):
+        """Since 6.10 in pieces of at most a pageblock, each to its own type; before, whole to the first page's."""
+        piece = min(order, self.pageblock_order) if self.hygiene else order
+        for start in range(pfn, pfn + 2**order, 2**piece):
+            self.free_one(start, piece, self.type_of(start), to_tail)
+
+    def free_range(self, start, end):
+        """What boot does with a range of free memory: the largest aligned blocks that fit, ascending, to the tail."""
+        while start < end:
+            order = self.max_order
+            while start % 2**order or start + 2**order > end:
+                order -= 1
+            self.free_block(start, order, to_tail=True)
+            start += 2**order
+
+    def free(self, pfn):
+        order = self.used.pop(pfn)
+        if order == 0 and pfn in self.poisoned:
+            self.lost.add(pfn)
+            return
+        self.n_freed += 2**order
+        self.free_block(pfn, order)
+
+    # -- allocate ------------------------------------------------------------------------------------------------
+
+    def zonelist(self, node, highest):
+        """The node's own zones from the highest allowed down, then those of the nodes behind it, round to the first."""
+        nodes = sorted({zone.node for zone in self.zones})
+        at = nodes.index(node)
+        allowed = ZONES[: ZONES.index(highest) + 1]
+        return [
+            number
+            for other in nodes[at:] + nodes[:at]
+            for name in reversed(allowed)
+            for number, zone in enumerate(self.zones)
+            if (zone.node, zone.name) == (other, name)
+        ]
+
+    def expand(self, pfn, low, high, zone, migratetype):
+        for order in range(high - 1, low - 1, -1):
+            self.insert(pfn + 2**order, zone, order, migratetype)
+
+    def take_smallest(self, zone, order, migratetype):
+        for found in range(order, self.max_order + 1):
+            if self.lists[zone, found, migratetype]:
+                pfn = self.lists[zone, found, migratetype][0]
+                self.remove(pfn)
+                self.expand(pfn, order, found, zone, migratetype)
+                return pfn
+        return None
+
+    def claim(self, zone, order, migratetype):
+        """Whole free pageblocks of a fallback type change hands, the largest first."""
+        for found in range(self.max_order, max(order, self.pageblock_order) - 1, -1):
+            for other in FALLBACKS[migratetype]:
+                if self.lists[zone, found, other]:
+                    pfn = self.lists[zone, found, other][0]
+                    self.remove(pfn)
+                    self.set_types(pfn, found, migratetype)
+                    self.expand(pfn, order, found, zone, migratetype)
+                    return pfn
+        return None
+
+    def alloc(self, order, migratetype, node=0, highest="Movable"):
+        for zone in self.zonelist(node, highest):
+            pfn = self.take_smallest(zone, order, migratetype)
+            if pfn is None:
+                pfn = self.claim(zone, order, migratetype)
+            if pfn is not None:
+                self.used[pfn] = order
+                self.n_allocated[self.zones[zone].name] += 2**order
+                return pfn
+        return None
+
+    # -- hardware errors -----------------------------------------------------------------------------------------
+
+    def take_off(self, pfn):
+        """Split the free block around a page; the halves without it go to the head of their lists, largest first."""
+        for order in range(self.max_order + 1):
+            start = pfn - pfn % 2**order
+            if start in self.free_blocks and self.free_blocks[start][1] >= order:
+                break
+        else:
+            return False
+        zone, order, _ = self.free_blocks[start]
+        migratetype = self.type_of(start)
+        self.remove(start)
+        while order > 0:
+            order -= 1
+            low, high = start, start + 2**order
+            if pfn < high:
+                self.insert(high, zone, order, migratetype)
+            else:
+                self.insert(low, zone, order, migratetype)
+                start = high
+        self.lost.add(pfn)
+        return True
+
+
+def procfs(zones, max_order, pageblock_order, counts, blocks, shown):
+    """/proc/buddyinfo and /proc/pagetypeinfo from counts[zone][migratetype][order] and blocks[zone][migratetype]."""
+    names = ["Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate"]
+    buddyinfo = ""
+    for number, zone in enumerate(zones):
+        buddyinfo += "Node " + str(zone.node) + ", zone " + zone.name.rjust(8) + " "
+        for order in range(max_order + 1):
+            buddyinfo += str(sum(counts[number][mt][order] for mt in TYPES)).rjust(6) + " "
+        buddyinfo += "\n"
+    text = "Page block order: " + str(pageblock_order) + "\n"
+    text += "Pages per block:  " + str(2**pageblock_order) + "\n\n"
+    text += "Free pages count per migrate type at order ".ljust(43) + " "
+    text += "".join(str(order).rjust(6) + " " for order in range(max_order + 1)) + "\n"
+    for number, zone in enumerate(zones):
+        for mt in shown:
+            text += "Node " + str(zone.node).rjust(4) + ", zone " + zone.name.rjust(8)
+            text += ", type " + names[mt].rjust(12) + " "
+            text += "".join(str(counts[number][mt][order]).rjust(6) + " " for order in range(max_order + 1)) + "\n"
+    text += "\n" + "Number of blocks type ".ljust(23) + "".join(names[mt].rjust(12) + " " for mt in shown) + "\n"
+    for number, zone in enumerate(zones):
+        text += "Node " + str(zone.node) + ", zone " + zone.name.rjust(8) + " "
+        text += "".join(str(blocks[number][mt]).rjust(12) + " " for mt in shown) + "\n"
+    return {"buddyinfo": buddyinfo, "pagetypeinfo": text}

@@ -1,0 +1,78 @@
+"""The state of a memory as plain Python objects, read by following its links, and memories of any layout."""
+
+import numpy as np
+
+from memmodel.kernels.buddy import free_ranges
+from memmodel.memory import PhysicalMemory
+from memmodel.state.build import ZoneSpan, empty_memory, with_contents
+from memmodel.state.layout import BlockBit, Kind, ZoneType
+from tests.reference.buddy import ISOLATE
+
+
+def free_lists(mem):
+    """{(zone, order, migratetype): pfns, head first}."""
+    state = mem.state
+    after = state.pages["next"].tolist()
+    lists = {}
+    for zone in range(state.zones.size):
+        head = int(state.params.n_pages) + zone * int(state.params.heads_per_zone)
+        for order in range(int(state.params.max_order) + 1):
+            for migratetype in range(6):
+                rows, row = [], after[head]
+                while row != head:
+                    rows.append(row)
+                    row = after[row]
+                lists[zone, order, migratetype] = mem.pfns.pfn(rows).tolist()
+                head += 1
+    return lists
+
+
+def block_types(mem):
+    """{pfn of a pageblock >> pageblock_order: migratetype}."""
+    order = int(mem.state.params.pageblock_order)
+    first = mem.pfns.pfn(np.arange(mem.state.blocks.size) << order) >> order
+    types = np.where(mem.state.blocks["bits"] & BlockBit.ISOLATE, ISOLATE, mem.state.blocks["migratetype"])
+    return dict(zip(first.tolist(), types.tolist(), strict=True))
+
+
+def pages_of_kind(mem, kind):
+    """Pfns of the rows where a block of this kind begins."""
+    rows = np.flatnonzero(mem.state.pages["state"][: int(mem.state.params.n_pages)] >> 4 == kind)
+    return set(mem.pfns.pfn(rows).tolist())
+
+
+def frozen(mem):
+    """Everything that the state holds, to be compared with ==."""
+    return {
+        name: (array.shape, array.tobytes()) if isinstance(array, np.ndarray) else array
+        for name, array in mem.state._asdict().items()
+    }
+
+
+def machine(geometry, zones, *, cpus=1, contents=False, types=None, isolate_bit=False):
+    """A memory with these zones (tests.reference.buddy.Zone); what no range of theirs holds is reserved.
+
+    `types`: {pageblock: migratetype}, MOVABLE where it says nothing.
+    """
+    mem = PhysicalMemory(geometry, geometry.page_size_bytes, cpus=cpus, seed=0)
+    spans = [ZoneSpan(zone.node, ZoneType[zone.name.upper()], zone.start, zone.end) for zone in zones]
+    state, pfns = empty_memory(geometry, spans, cpus)
+    order = geometry.pageblock_order
+    for block, migratetype in (types or {}).items():
+        row = int(pfns.index(block << order)) >> order
+        if migratetype == ISOLATE and isolate_bit:
+            state.blocks[row]["bits"] = BlockBit.ISOLATE
+        else:
+            state.blocks[row]["migratetype"] = migratetype
+    for number, zone in enumerate(zones):
+        span = slice(int(state.zones[number]["start"]), int(state.zones[number]["end"]))
+        state.pages["state"][span] = Kind.RESERVED << 4
+        state.zones[number]["present"] = zone.end - zone.start
+        for start, end in zone.ranges:
+            first = int(pfns.index(start))
+            state.pages["state"][first : first + end - start] = Kind.TAIL << 4
+            state.zones[number]["managed"] += np.uint64(end - start)
+            free_ranges(state, np.array([first], np.uint64), np.array([first + end - start], np.uint64))
+    mem.state, mem.pfns = with_contents(state) if contents else state, pfns
+    mem.check()
+    return mem
