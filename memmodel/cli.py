@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,17 +247,22 @@ def snapshot(paths: tuple[str, ...], label: str | None, page_size: str | None, o
     """Zones in /proc files, and how fragmented they are."""
     from memmodel.results.dataset import check_target, save
     from memmodel.results.zones import zone_dataset, zone_rows
+    from memmodel.sources.snapshot import usual_page_size
 
     if out is not None:
         check_target(out)
-    found = _snapshot(paths, label=label, page_size=page_size)
+    found, assumed = _snapshot(paths, label=label, page_size=page_size), []
+    if found.page_size_bytes is None:
+        size, remark = usual_page_size(found.max_order)
+        found, assumed = replace(found, page_size_bytes=size), [remark]
     if out is not None:
         save(zone_dataset(found), out)
     rows = zone_rows(found)
     order = found.pageblock_order
     if as_json:
         content = {"page_size_bytes": found.page_size_bytes, "pageblock_order": order, "zones": rows}
-        click.echo(to_json(content | {"differences": list(found.differences), "files": dict(found.files)}))
+        remarks = {"differences": list(found.differences), "assumed": assumed}
+        click.echo(to_json(content | remarks | {"files": dict(found.files)}))
         return
     at_order = "" if order is None else f"[{order}]"
     header = {key: key.replace("_", " ") for key in ("node", "zone", "free_bytes", "managed_pages", "largest_order")}
@@ -266,6 +272,8 @@ def snapshot(paths: tuple[str, ...], label: str | None, page_size: str | None, o
     click.echo(table([tuple(header.values()), *([row[key] for key in header] for row in rows)]))
     for difference in found.differences:
         click.echo(f"differs: {difference}")
+    for remark in assumed:
+        click.echo(f"assumed: {remark}")
     if order is None:
         _note("note: no file tells the pageblock order (pagetypeinfo does); the indices at that order are left out")
 

@@ -33,7 +33,7 @@ from memmodel.sources.records import (
 )
 from memmodel.units import format_bytes, parse_bytes
 
-__all__ = ["read_snapshot"]
+__all__ = ["read_snapshot", "usual_page_size"]
 
 _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "gt_snap": parse_free_lists,
@@ -206,6 +206,17 @@ def _page_size(parts: Parts, given: int | None) -> tuple[int | None, list[str]]:
                 f"all zones: zoneinfo has {managed} managed pages, meminfo {format_bytes(total)} of MemTotal"
             )
     return _same("page size", sizes), remarks
+
+
+def usual_page_size(max_order: int | None) -> tuple[int | None, str]:
+    """Page size of kernels with this largest order by default, where no file says it, and the remark that goes with it.
+
+    None where no default configuration has the order. Source: ARCH_FORCE_MAX_ORDER of arm64 and powerpc, Linux 6.4 on.
+    """
+    size = {8: 1 << 16, 10: 1 << 12, 11: 1 << 14, 12: 1 << 12, 13: 1 << 16}.get(-1 if max_order is None else max_order)
+    if size is None:
+        return None, f"the page size is not in these files, and {max_order} as the largest order tells none"
+    return size, f"page size {format_bytes(size)}: as kernels with {max_order} as the largest order have by default"
 
 
 def _max_order(parts: Parts) -> int | None:

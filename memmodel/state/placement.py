@@ -27,16 +27,14 @@ from memmodel.sources.records import (
     ZoneSnapshot,
     zone_label,
 )
+from memmodel.sources.snapshot import usual_page_size
 from memmodel.state.drawn import draw_lists, smallest_span
 from memmodel.state.from_flags import TypedLists, lists_from_flags
 from memmodel.state.page_use import use_of_pages
-from memmodel.units import format_bytes
 
 __all__ = ["Placement", "place"]
 
 MAX_PAGES = 1 << 31
-# Page size by the number of the largest order, as kernels are configured by default (arm64 and powerpc Kconfig).
-_DEFAULT_PAGE_SHIFT = {8: 16, 10: 12, 11: 14, 12: 12, 13: 16}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -127,14 +125,11 @@ class _Builder:
     def _page_shift(self) -> int:
         if self.snapshot.page_size_bytes is not None:
             return self.snapshot.page_size_bytes.bit_length() - 1
-        shift = _DEFAULT_PAGE_SHIFT.get(self.max_order)
-        if shift is None:
-            raise InputError(
-                f"the page size is not in these files, and {self.max_order} as the largest order tells none"
-            )
-        size = format_bytes(1 << shift)
-        self.assumed.append(f"page size {size}: as kernels with {self.max_order} as the largest order have by default")
-        return shift
+        size, remark = usual_page_size(self.max_order)
+        if size is None:
+            raise InputError(remark)
+        self.assumed.append(remark)
+        return size.bit_length() - 1
 
     def _pageblock_order(self) -> int:
         if self.snapshot.pageblock_order is not None:
