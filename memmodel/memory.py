@@ -3,8 +3,10 @@
 import json
 import secrets
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["PhysicalMemory", "load"]
 
 FORMAT = 1
+
+
+class Origin(NamedTuple):
+    """What a memory was made from."""
+
+    differences: tuple[str, ...] = ()
+    """Where the files of its snapshot contradict each other, a line each."""
+    assumed: tuple[str, ...] = ()
+    """What no file gave, a line each."""
+    files: Mapping[str, str] = MappingProxyType({})
+    """SHA-256 of each file."""
 
 
 class PhysicalMemory(Machine):
@@ -82,8 +95,7 @@ class PhysicalMemory(Machine):
         free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
         self.seed = secrets.randbits(64) if seed is None else seed
-        self.remarks: tuple[str, ...] = ()
-        self.files: dict[str, str] = {}
+        self.origin = Origin()
 
     @classmethod
     def from_snapshot(
@@ -93,8 +105,8 @@ class PhysicalMemory(Machine):
 
         Exact from a dump of the free lists. From kpageflags and pagetypeinfo free blocks are merged as far as they go
         and block types follow from the counts; the order within a list is not known and taken as ascending. From
-        buddyinfo and pagetypeinfo alone places are drawn so that both texts come out. `mem.remarks` says what was
-        assumed, and where the files contradict each other.
+        buddyinfo and pagetypeinfo alone places are drawn so that both texts come out. `mem.assumed` says what no file
+        gives, `mem.differences` where the files contradict each other.
 
         Parameters
         ----------
@@ -117,19 +129,31 @@ class PhysicalMemory(Machine):
         geometry = geometry or geometry_of(lists)
         state, pfns = from_placement(geometry, placement)
         cpus = state.pcp.size // state.zones.size
-        mem = cls._of(geometry, with_contents(state) if contents else state, pfns, cpus, seed)
-        mem.remarks = (*snapshot.differences, *placement.differences, *placement.assumed)
-        mem.files = dict(snapshot.files)
-        return mem
+        differences = (*snapshot.differences, *placement.differences)
+        origin = Origin(differences, placement.assumed, dict(snapshot.files))
+        return cls._of(geometry, with_contents(state) if contents else state, pfns, cpus, seed, origin)
 
     @classmethod
-    def _of(cls, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int, seed: int) -> Self:
+    def _of(cls, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int, seed: int, origin: Origin) -> Self:
         mem = cls.__new__(cls)
         Machine.__init__(mem, geometry, state, pfns, cpus)
-        mem.seed = seed
-        mem.remarks = ()
-        mem.files = {}
+        mem.seed, mem.origin = seed, origin
         return mem
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Where the files of the snapshot that it came from contradict each other, a line each."""
+        return self.origin.differences
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What none of those files gave, a line each."""
+        return self.origin.assumed
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """SHA-256 of each of those files."""
+        return self.origin.files
 
     def __repr__(self) -> str:
         zones = ", ".join(
@@ -214,7 +238,8 @@ class PhysicalMemory(Machine):
 
     def copy(self) -> Self:
         """A memory of its own, equal in everything."""
-        return self._of(self.geometry, from_arrays(self.state.params, self._arrays()), self.pfns, self.cpus, self.seed)
+        state = from_arrays(self.state.params, self._arrays())
+        return self._of(self.geometry, state, self.pfns, self.cpus, self.seed, self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._meta(), {name: np.asarray(array) for name, array in self._saved().items()})
@@ -227,6 +252,7 @@ class PhysicalMemory(Machine):
             "params": params,
             "cpus": self.cpus,
             "seed": self.seed,
+            "origin": {**self.origin._asdict(), "files": dict(self.origin.files)},
         }
 
     def _saved(self) -> dict[str, npt.NDArray[Any]]:
@@ -281,5 +307,7 @@ def load(path: str | Path) -> PhysicalMemory:
 def _rebuild(meta: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> PhysicalMemory:
     pfns = PfnMap(*(arrays.pop(f"pfns_{name}") for name in ("starts", "ends", "rows")))
     params = Params(*(np.uint64(number) for number in meta["params"]))
-    geometry = Geometry(**meta["geometry"])
-    return PhysicalMemory._of(geometry, from_arrays(params, arrays), pfns, meta["cpus"], meta["seed"])
+    said = meta["origin"]
+    origin = Origin(tuple(said["differences"]), tuple(said["assumed"]), said["files"])
+    state = from_arrays(params, arrays)
+    return PhysicalMemory._of(Geometry(**meta["geometry"]), state, pfns, meta["cpus"], meta["seed"], origin)

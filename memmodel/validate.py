@@ -15,6 +15,7 @@ from memmodel.sources.freelists import read_free_lists
 from memmodel.sources.pagetypeinfo import format_pagetypeinfo
 from memmodel.sources.procfs import format_buddyinfo
 from memmodel.sources.records import FreeLists, Snapshot
+from memmodel.sources.snapshot import read_snapshot
 from memmodel.studies.cma_alignment import cma_alignment_rows
 from memmodel.studies.copy_table import copy_table, fit_of
 from memmodel.units import format_bytes
@@ -54,7 +55,7 @@ def run_checks(records: str | Path | None = None) -> list[dict[str, Any]]:
     """
     checks = [*_copy_table(), *_cma_tables(), *_laws()]
     if records is not None:
-        checks += _recorded_states(Path(records))
+        checks += [*_dumped_states(Path(records)), _snapshot_states(Path(records))]
     return [asdict(check) for check in checks]
 
 
@@ -114,7 +115,7 @@ def _broken_law(geometry: Geometry, rng: np.random.Generator) -> str:
     return ""
 
 
-def _recorded_states(records: Path) -> Iterator[Check]:
+def _dumped_states(records: Path) -> Iterator[Check]:
     dumps = sorted(records.rglob("gt_snap.txt*"))
     if not dumps:
         raise InputError(f"{records}: no dump of free lists (gt_snap.txt) below this folder")
@@ -124,6 +125,23 @@ def _recorded_states(records: Path) -> Iterator[Check]:
         name = f"state from a dump, {path.parent.relative_to(records)}"
         got = f"{len(states) - wrong} of {len(states)} equal"
         yield Check(name, "buddyinfo and pagetypeinfo of the dump", "byte for byte", got, wrong, 0, wrong == 0)
+
+
+def _snapshot_states(records: Path) -> Check:
+    """Folders of /proc files: the memory rebuilt prints buddyinfo and pagetypeinfo again, or says what contradicts."""
+    folders = sorted({path.parent for path in records.rglob("buddyinfo")})
+    n_equal = n_contradictory = 0
+    for folder in folders:
+        snapshot = read_snapshot(folder)
+        mem = PhysicalMemory.from_snapshot(snapshot)
+        mem.check()
+        texts = mem.to_procfs()
+        equal = all((folder / name).read_text() == text for name, text in texts.items() if (folder / name).is_file())
+        n_equal += equal
+        n_contradictory += not equal and bool(mem.differences)
+    wrong = len(folders) - n_equal - n_contradictory
+    got = f"{n_equal} of {len(folders)} equal, {n_contradictory} whose files contradict each other"
+    return Check("states from /proc files", "their own text", "byte for byte, or said", got, wrong, 0, wrong == 0)
 
 
 def _texts_equal(state: FreeLists) -> bool:
