@@ -41,6 +41,19 @@ __all__ = [
 ]
 
 ALIGNMENT = 4096
+DTYPES = {
+    "pages": page_dtype,
+    "blocks": pageblock_dtype,
+    "zones": zone_dtype,
+    "pcp": pcp_dtype,
+    "folios": folio_dtype,
+    "slots": np.dtype(np.uint64),
+    "ue_pages": np.dtype(np.uint64),
+    "ue_lines": np.dtype(np.uint64),
+    "queues": queue_dtype,
+    "contents": np.dtype(np.uint8),
+    "vmstat": np.dtype(np.int64),
+}
 MAX_PAGES = 1 << 31  # rows are 32-bit links, and one bit marks
 
 
@@ -202,7 +215,16 @@ def with_contents(memory: Memory) -> Memory:
 
 
 def from_arrays(params: Params, arrays: Mapping[str, npt.NDArray[Any]]) -> Memory:
-    """A Memory that owns copies of these arrays (its fields but `params`), typed and aligned as kernels expect."""
+    """A Memory that owns copies of these arrays (its fields but `params`), typed and aligned as kernels expect.
+
+    Raises
+    ------
+    InputError
+        If an array is missing or of another type.
+    """
+    for name, dtype in DTYPES.items():
+        if name not in arrays or arrays[name].dtype != dtype:
+            raise InputError(f"the array {name} of the state is missing or not {dtype.name}")
     own = {name: np.array(array) for name, array in arrays.items() if name != "contents"}
     records = {name: _records(array) if array.dtype.names else array for name, array in own.items()}
     contents = _aligned_zeros(*arrays["contents"].shape)

@@ -33,7 +33,7 @@ class Law(IntEnum):
 
 
 MESSAGES: dict[Law, Callable[[int, int], str]] = {
-    Law.TAIL_WITHOUT_HEAD: lambda p, _: f"page at row {p} belongs to no block",
+    Law.TAIL_WITHOUT_HEAD: lambda p, _: f"row {p} belongs to no block of a zone",
     Law.BLOCK_MISALIGNED: lambda p, o: f"block of order {o} at row {p} is not aligned to its size",
     Law.BLOCK_CROSSES_ZONE: lambda p, o: f"block of order {o} at row {p} leaves its zone",
     Law.BLOCKS_OVERLAP: lambda p, q: f"the block at row {p} holds row {q}, which begins a block of its own",
@@ -108,9 +108,9 @@ def _walk_rows(mem: Any, pages_by_kind: Any, heads: Any) -> Any:
     while index < mem.params.n_pages:
         page = mem.pages[index]
         kind, order = np.uint64(page.state) >> KIND_SHIFT, np.uint64(page.state) & ORDER_BITS
-        if kind == TAIL:
-            return Law.TAIL_WITHOUT_HEAD.value, index, ZERO
         end = index + (ONE << order)
+        if kind == TAIL or end > mem.params.n_pages or page.zone >= mem.zones.size:
+            return Law.TAIL_WITHOUT_HEAD.value, index, ZERO
         if kind == FREE or kind == PCP or kind == USED or kind == ISOLATED:
             law, where, what = _check_block(mem, index, end, order)
             if law:
@@ -134,7 +134,7 @@ def _walk_list(mem: Any, head: Any, zone: Any, state: Any, migratetype: Any) -> 
     index = head
     while True:
         after = np.uint64(mem.pages[index].next)
-        if np.uint64(mem.pages[after].prev) != index:
+        if after >= mem.pages.size or np.uint64(mem.pages[after].prev) != index:
             return Law.LIST_LINKS.value, index, after
         if after == head:
             return 0, length, ZERO
@@ -233,6 +233,8 @@ def _folio_table(mem: Any) -> Any:
         if index == EMPTY:
             continue
         live += ONE
+        if index >= mem.params.n_pages:
+            return Law.FOLIO_TABLE.value, np.uint64(slot), index
         page = mem.pages[index]
         if np.uint64(page.state) >> KIND_SHIFT != USED or page.next != slot:
             return Law.FOLIO_TABLE.value, np.uint64(slot), index
