@@ -4,11 +4,13 @@
 Python, and each intrinsic below is its NumPy body: the whole model runs under a debugger.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
 import pickle
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +43,7 @@ def intrinsic(function: F) -> Any:
     return extending.intrinsic(function)
 
 
+DIGEST_BYTES = 32
 _PACKAGE = Path(__file__).parent
 # Everything that compiled code may inline. Numba's own cache looks at the kernel's own file only, and so misses edits
 # in a helper or a constant elsewhere.
@@ -106,19 +109,24 @@ class _SignatureFiles:
 
     def load(self, key: Any) -> Any:
         try:
-            return pickle.loads(self._path(key).read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
+            content = self._path(key).read_bytes()
+        except OSError:
             return None
+        digest, data = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        # A file cut short or damaged is compiled again; unpickled it could raise anything.
+        return pickle.loads(data) if hashlib.sha256(data).digest() == digest else None
 
     def save(self, key: Any, data: Any) -> None:
         path = self._path(key)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        pickled = caching.dumps(data)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(caching.dumps(data))
+            temporary.write_bytes(hashlib.sha256(pickled).digest() + pickled)
             temporary.replace(path)
         except OSError:  # no writable cache folder: compile again next time
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def flush(self) -> None:
         for path in self._folder.glob(f"{self._base}.*"):

@@ -1,8 +1,10 @@
 """The user's object: one machine's physical memory, with labelled views."""
 
+import contextlib
 import json
 import secrets
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.errors import InputError
+from memmodel.errors import InputError, MemmodelError
 from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_blocks, count_free, free_ranges
-from memmodel.mechanisms.buddy import folio_rows
+from memmodel.mechanisms.buddy import folio_rows, whole_number
 from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
 from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
 from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, with_contents
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["PhysicalMemory", "load"]
 
 FORMAT = 1
+UNREADABLE = (
+    *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+MAX_NODES, MAX_CPUS, MAX_SEED = 255, 4096, (1 << 128) - 1
 
 
 class Origin(NamedTuple):
@@ -88,13 +95,15 @@ class PhysicalMemory(Machine):
         movablecore: int | str = 0,
         seed: int | None = None,
     ) -> None:
+        nodes, cpus = whole_number(nodes, "nodes", 1, MAX_NODES), whole_number(cpus, "cpus", 1, MAX_CPUS)
+        seed = secrets.randbits(64) if seed is None else whole_number(seed, "seed", 0, MAX_SEED)
         movable = parse_bytes(movablecore, "movablecore") if movablecore else 0
         spans = made_up_spans(geometry, parse_bytes(size), nodes, movable)
         state, pfns = empty_memory(geometry, spans, cpus)
         state.zones["present"] = state.zones["managed"] = state.zones["end"] - state.zones["start"]
         free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
-        self.seed = secrets.randbits(64) if seed is None else seed
+        self.seed = seed
         self.origin = Origin()
 
     @classmethod
@@ -265,18 +274,22 @@ class PhysicalMemory(Machine):
         Raises
         ------
         InputError
-            If the name does not end in .npz.
+            If the name does not end in .npz, or the file cannot be written.
         """
         target = Path(path)
         if target.suffix != ".npz":
             raise InputError(f"{path}: a state is saved as .npz")
         temporary = target.with_name(f".{target.name}.partial")
+        content: dict[str, Any] = {"meta": np.array(json.dumps(self._meta())), **self._saved()}
         try:
             with temporary.open("wb") as file:
-                np.savez(file, allow_pickle=False, meta=np.array(json.dumps(self._meta())), **self._saved())
+                np.savez(file, **content)
             temporary.replace(target)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 def load(path: str | Path) -> PhysicalMemory:
@@ -288,19 +301,21 @@ def load(path: str | Path) -> PhysicalMemory:
         If the file is not such a state.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(str(arrays.pop("meta")))
-        if meta["format"] != FORMAT:
-            raise InputError(f"{path}: state format {meta['format']}; this version reads {FORMAT}")
-        mem = _rebuild(meta, arrays)
+        file = Path(path).open("rb")  # NumPy does not close what it cannot read
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    try:
+        with file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        meta = json.loads(str(arrays.pop("meta")))
+        if meta["format"] != FORMAT:
+            raise InputError(f"state format {meta['format']}; this version reads {FORMAT}")
+        mem = _rebuild(meta, arrays)
+        mem.check()
+    except MemmodelError as error:
+        raise InputError(f"{path}: {error}") from None
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a saved memmodel state ({type(error).__name__})") from None
-    mem.check()
     return mem
 
 

@@ -196,7 +196,7 @@ def alloc_folios(mem: Memory, zonelist: Any, order: U, migratetype: U, handles: 
     n_allocated = 0
     for i in range(handles.size):
         index = NONE
-        zone = zonelist[0]
+        zone = ZERO
         for zone in zonelist:
             index = take_smallest(mem, zone, order, migratetype)
             if index == NONE:
@@ -300,11 +300,11 @@ def free_folios(mem: Memory, handles: Any) -> None:
         order = np.uint64(page.state) & ORDER_BITS
         drop_folio(mem, np.uint64(handles[i]) & SLOT_BITS)
         page.refcount = ZERO
-        n_pages += ONE << order
         if order == ZERO and np.uint64(page.pg_flags) & HWPOISON:
-            page.state = np.uint64(Kind.HWPOISON << 4)  # leaked on purpose: free_pages_prepare()
+            page.state = np.uint64(Kind.HWPOISON << 4)  # leaked on purpose, and not counted: free_pages_prepare()
             continue
         page.state = ZERO
+        n_pages += ONE << order
         free_pages_split(mem, index, order, False)
     mem.vmstat[PGFREE] += np.int64(n_pages)
 

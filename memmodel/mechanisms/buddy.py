@@ -69,7 +69,7 @@ def alloc_pages(
         wanted = REQUEST_TYPES[one_of(migratetype, REQUEST_TYPES, "migratetype")]
         highest = ZoneType.MOVABLE if wanted == MigrateType.MOVABLE else ZoneType.NORMAL
     else:
-        highest, wanted = zone_and_type(gfp)
+        highest, wanted = zone_and_type(gfp, mem.geometry.arch)
     zonelist = mem.zonelist(node, highest)
     # A request for far too many must not grow the table beyond what there is memory for.
     mem.reserve_folios(min(count, mem.pfns.n_pages >> order))
@@ -116,7 +116,10 @@ def folio_rows(mem: Machine, folios: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
 
 def as_handles(folios: npt.ArrayLike) -> Handles:
     """Handles as kernels take them: int64, one dimension, contiguous."""
-    handles = np.atleast_1d(np.asarray(folios))
+    try:
+        handles = np.atleast_1d(np.asarray(folios))
+    except ValueError:
+        raise InputError("folio handles are whole numbers, in one array") from None
     if handles.size and handles.dtype.kind not in "iu":
         raise InputError(f"folio handles are whole numbers, not {handles.dtype}")
     return np.ascontiguousarray(handles.reshape(-1), dtype=np.int64)

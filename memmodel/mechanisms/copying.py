@@ -111,7 +111,7 @@ def copy_rule(
     """
     one_of(batch, BATCHES, "batch")
     preemptible = one_of(preempt, PREEMPT, "preemption model") in ("lazy", "full")
-    name = engine or DEFAULT_ENGINE.get(geometry.arch, "none")
+    name = DEFAULT_ENGINE.get(geometry.arch, "none") if engine is None else engine
     kind = ENGINES[one_of(name, ENGINES, "engine")]
     if (granule is not None or lag) and name != "fast_string":
         raise InputError(f"granule and lag belong to engine fast_string, not {name}")

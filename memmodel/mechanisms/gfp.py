@@ -27,7 +27,7 @@ NEUTRAL = {
     *("__GFP_NORETRY", "__GFP_MEMALLOC", "__GFP_COMP", "__GFP_NOMEMALLOC", "__GFP_HARDWALL", "__GFP_THISNODE"),
     *("__GFP_ACCOUNT", "__GFP_ZEROTAGS", "__GFP_SKIP_ZERO", "__GFP_SKIP_KASAN", "__GFP_NOLOCKDEP"),
 }
-# gfp_zone(): highest zone by the low four bits; a zone that is not configured falls through to the one below.
+# gfp_zone(): highest zone by the low four bits; one that is not configured is ZONE_NORMAL.
 ZONES = {
     0: ZoneType.NORMAL,
     DMA: ZoneType.DMA,
@@ -38,16 +38,19 @@ ZONES = {
     MOVABLE | HIGHMEM: ZoneType.MOVABLE,
     MOVABLE | DMA32: ZoneType.DMA32,
 }
+ZONES_BELOW_NORMAL = ("x86_64", "arm64")  # architectures with CONFIG_ZONE_DMA and CONFIG_ZONE_DMA32
 
 
-def zone_and_type(gfp: str) -> tuple[ZoneType, MigrateType]:
+def zone_and_type(gfp: str, arch: str) -> tuple[ZoneType, MigrateType]:
     """Highest zone and migratetype of a request with these flags.
 
     Raises
     ------
     InputError
-        If a flag is unknown, or two zone or two mobility flags exclude each other.
+        If it is no text, a flag is unknown, or two zone or two mobility flags exclude each other.
     """
+    if not isinstance(gfp, str):
+        raise InputError(f"gfp {gfp!r}; flags are given by name, such as 'GFP_KERNEL|__GFP_COMP'")
     bits = 0
     for name in filter(None, (part.strip() for part in gfp.split("|"))):
         if name not in FLAGS and name not in NEUTRAL:
@@ -57,4 +60,7 @@ def zone_and_type(gfp: str) -> tuple[ZoneType, MigrateType]:
         raise InputError(f"gfp {gfp!r} asks for more than one zone")
     if bits & MOVABLE and bits & RECLAIMABLE:
         raise InputError(f"gfp {gfp!r} is both movable and reclaimable")
-    return ZONES[bits & 0xF], MigrateType((bits & (MOVABLE | RECLAIMABLE)) >> 3)
+    zone = ZONES[bits & 0xF]
+    if zone < ZoneType.NORMAL and arch not in ZONES_BELOW_NORMAL:
+        zone = ZoneType.NORMAL
+    return zone, MigrateType((bits & (MOVABLE | RECLAIMABLE)) >> 3)

@@ -1,6 +1,7 @@
 """Latent hardware errors, and the work that memory_failure_queue() leaves behind."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +63,13 @@ def inject_poison(
             if byte.dtype.kind not in "iu":
                 raise InputError(f"a physical address is a whole number, not {byte.dtype}")
             pfn, line = byte >> shift, byte >> LINE_SHIFT & (lines_per_page - 1)
-        pages, lines = np.broadcast_arrays(np.asarray(pfn), np.asarray(line))
-        if lines.dtype.kind not in "iu" or np.any((lines < 0) | (lines >= lines_per_page)):
-            raise InputError(f"line {line!r}; 0 to {lines_per_page - 1} lie in a page")
+        try:
+            pages, lines = np.broadcast_arrays(np.asarray(pfn), np.asarray(line))
+        except ValueError:
+            raise InputError("pfn and line are numbers, or arrays whose shapes broadcast") from None
+        wrong = (lines < 0) | (lines >= lines_per_page) if lines.dtype.kind in "iu" else np.ones(lines.shape, bool)
+        if np.any(wrong):
+            raise InputError(f"line {lines[wrong].flat[0]}; 0 to {lines_per_page - 1} lie in a page")
         rows = mem.index(pages)
         holes = mem.state.pages["state"][rows] >> 4 == Kind.HOLE
         if np.any(holes):
@@ -88,11 +93,14 @@ def _random_lines(
     mem: Machine, rate_per_gib: float, seed: int | np.random.SeedSequence | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Rows and lines, uniform over present memory; a page as often as its share, as a Poisson process."""
-    if not 0 <= rate_per_gib < np.inf:
-        raise InputError(f"rate_per_gib {rate_per_gib}; a finite number of lines, 0 or more, is possible")
+    if not isinstance(rate_per_gib, Real) or not 0 <= rate_per_gib <= GIB >> LINE_SHIFT:
+        raise InputError(f"rate_per_gib {rate_per_gib!r}; 0 to {GIB >> LINE_SHIFT} lines are possible")
     if seed is None:
         raise InputError("rate_per_gib needs a seed")
-    rng = np.random.default_rng(seed)
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError(f"seed {seed!r}; a whole number, 0 or more, is possible") from None
     zones, shift = mem.state.zones, mem.geometry.page_shift
     rows = []
     for zone in zones:

@@ -89,8 +89,9 @@ class PfnMap:
             If a pfn lies in no segment.
         """
         pfns = np.asarray(pfn)
-        if pfns.dtype.kind not in "iu":
+        if pfns.size and pfns.dtype.kind not in "iu":
             raise InputError(f"a pfn is a whole number, not {pfns.dtype}")
+        pfns = pfns.astype(np.int64)
         segment = np.searchsorted(self.starts, pfns, side="right") - 1
         outside = (segment < 0) | (pfns >= self.ends[segment])
         if np.any(outside):

@@ -57,8 +57,8 @@ class Machine:
         InputError
             If there is no such CPU.
         """
-        if not 0 <= cpu < self.cpus:
-            raise InputError(f"cpu {cpu}; this machine has 0 to {self.cpus - 1}")
+        if cpu not in range(self.cpus):
+            raise InputError(f"cpu {cpu!r}; this machine has 0 to {self.cpus - 1}")
         return np.uint64(cpu)
 
     def zonelist(self, node: int, highest: ZoneType) -> npt.NDArray[np.uint64]:
@@ -77,7 +77,7 @@ class Machine:
             return known
         nodes = self.nodes
         if node not in nodes:
-            raise InputError(f"node {node}; this machine has {', '.join(map(str, nodes))}")
+            raise InputError(f"node {node!r}; this machine has {', '.join(map(str, nodes))}")
         order = [node] + [n for n in nodes if n > node] + [n for n in nodes if n < node]
         zones = self.state.zones
         rows = [

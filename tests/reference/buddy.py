@@ -30,9 +30,8 @@ class Buddy:
         self.max_order = max_order
         self.pageblock_order = pageblock_order
         self.hygiene = hygiene
-        first = min(zone.start for zone in zones) >> pageblock_order
-        last = max(zone.end - 1 for zone in zones) >> pageblock_order
-        self.block_types = dict.fromkeys(range(first, last + 1), MOVABLE) | (block_types or {})
+        blocks = [pfn >> pageblock_order for zone in zones for pfn in range(zone.start, zone.end)]
+        self.block_types = dict.fromkeys(blocks, MOVABLE) | (block_types or {})
         self.lists = {
             (zone, order, migratetype): []
             for zone in range(len(zones))
@@ -49,7 +48,7 @@ class Buddy:
             for start, end in zone.ranges:
                 self.free_range(start, end)
 
-    # -- where things are ----------------------------------------------------------------------------------------
+    # -- where things are ----------------------------------------------------------------------------------------------
 
     def zone_of(self, pfn):
         for number, zone in enumerate(self.zones):
@@ -80,7 +79,7 @@ class Buddy:
         """Free blocks by order, isolated ones too."""
         return [sum(len(self.lists[zone, order, mt]) for mt in TYPES) for order in range(self.max_order + 1)]
 
-    # -- lists ---------------------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------------
 
     def insert(self, pfn, zone, order, migratetype, tail=False):
         blocks = self.lists[zone, order, migratetype]
@@ -90,7 +89,7 @@ class Buddy:
     def remove(self, pfn):
         self.lists[self.free_blocks.pop(pfn)].remove(pfn)
 
-    # -- free ----------------------------------------------------------------------------------------------------
+    # -- free ----------------------------------------------------------------------------------------------------------
 
     def merge_likely(self, pfn, order, zone):
         if order >= self.max_order - 1:
@@ -139,7 +138,7 @@ class Buddy:
         self.n_freed += 2**order
         self.free_block(pfn, order)
 
-    # -- allocate ------------------------------------------------------------------------------------------------
+    # -- allocate ------------------------------------------------------------------------------------------------------
 
     def zonelist(self, node, highest):
         """The node's own zones from the highest allowed down, then those of the nodes behind it, round to the first."""
@@ -190,7 +189,7 @@ class Buddy:
                 return pfn
         return None
 
-    # -- hardware errors -----------------------------------------------------------------------------------------
+    # -- hardware errors -----------------------------------------------------------------------------------------------
 
     def take_off(self, pfn):
         """Split the free block around a page; the halves without it go to the head of their lists, largest first."""
@@ -224,17 +223,20 @@ def procfs(zones, max_order, pageblock_order, counts, blocks, shown):
         for order in range(max_order + 1):
             buddyinfo += str(sum(counts[number][mt][order] for mt in TYPES)).rjust(6) + " "
         buddyinfo += "\n"
-    text = "Page block order: " + str(pageblock_order) + "\n"
-    text += "Pages per block:  " + str(2**pageblock_order) + "\n\n"
-    text += "Free pages count per migrate type at order ".ljust(43) + " "
-    text += "".join(str(order).rjust(6) + " " for order in range(max_order + 1)) + "\n"
-    for number, zone in enumerate(zones):
-        for mt in shown:
-            text += "Node " + str(zone.node).rjust(4) + ", zone " + zone.name.rjust(8)
-            text += ", type " + names[mt].rjust(12) + " "
-            text += "".join(str(counts[number][mt][order]).rjust(6) + " " for order in range(max_order + 1)) + "\n"
-    text += "\n" + "Number of blocks type ".ljust(23) + "".join(names[mt].rjust(12) + " " for mt in shown) + "\n"
-    for number, zone in enumerate(zones):
-        text += "Node " + str(zone.node) + ", zone " + zone.name.rjust(8) + " "
-        text += "".join(str(blocks[number][mt]).rjust(12) + " " for mt in shown) + "\n"
+    text = ""
+    for node in sorted({zone.node for zone in zones}):  # everything again for each node
+        text += "Page block order: " + str(pageblock_order) + "\n"
+        text += "Pages per block:  " + str(2**pageblock_order) + "\n\n"
+        text += "Free pages count per migrate type at order ".ljust(43) + " "
+        text += "".join(str(order).rjust(6) + " " for order in range(max_order + 1)) + "\n"
+        here = [number for number, zone in enumerate(zones) if zone.node == node]
+        for number in here:
+            for mt in shown:
+                text += "Node " + str(node).rjust(4) + ", zone " + zones[number].name.rjust(8)
+                text += ", type " + names[mt].rjust(12) + " "
+                text += "".join(str(counts[number][mt][order]).rjust(6) + " " for order in range(max_order + 1)) + "\n"
+        text += "\n" + "Number of blocks type ".ljust(23) + "".join(names[mt].rjust(12) + " " for mt in shown) + "\n"
+        for number in here:
+            text += "Node " + str(node) + ", zone " + zones[number].name.rjust(8) + " "
+            text += "".join(str(blocks[number][mt]).rjust(12) + " " for mt in shown) + "\n"
     return {"buddyinfo": buddyinfo, "pagetypeinfo": text}

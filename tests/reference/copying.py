@@ -10,7 +10,7 @@ from dataclasses import dataclass
 LINE = 64
 
 
-class MachinePanic(Exception):
+class PanicError(Exception):
     """A machine check where the kernel has nothing to fall back on."""
 
 
@@ -63,7 +63,7 @@ def unprotected(dst, src, start, n_bytes, bad):
     """memcpy or copy_page: nothing catches the machine check."""
     for at in range(start, start + n_bytes, LINE):
         if at // LINE in bad:
-            raise MachinePanic
+            raise PanicError
         dst[at : at + LINE] = src[at : at + LINE]
     return 0
 
@@ -74,6 +74,7 @@ class Outcome:
 
     status: int = 0
     queued_page: int | None = None
+    n_copied: int = 0
     n_calls: int = 0
     n_resched: int = 0
     stretches: tuple = ()
@@ -114,9 +115,10 @@ class Copier:
                 out.n_resched += 1
                 stretches.append(self.since_resched)
                 self.since_resched = 0
-        except MachinePanic:
+        except PanicError:
             out.status = 1
         out.stretches = (*stretches, self.since_resched)
+        out.n_copied = sum(out.stretches)
         return out
 
     def copy_unit(self, dst, src, page, pages, bad, out):
@@ -126,7 +128,7 @@ class Copier:
             n_bytes = n * self.page_size
             try:
                 remaining = self.engine(dst, src, first * self.page_size, n_bytes, bad)
-            except MachinePanic:
+            except PanicError:
                 self.since_resched += min(bad) * LINE - first * self.page_size
                 raise
             self.since_resched += n_bytes - remaining

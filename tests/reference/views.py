@@ -1,7 +1,9 @@
 """The state of a memory as plain Python objects, read by following its links, and memories of any layout."""
 
 import numpy as np
+import pytest
 
+from memmodel.errors import InputError
 from memmodel.kernels.buddy import free_ranges
 from memmodel.memory import PhysicalMemory
 from memmodel.state.build import ZoneSpan, empty_memory, with_contents
@@ -43,9 +45,11 @@ def pages_of_kind(mem, kind):
 
 def frozen(mem):
     """Everything that the state holds, to be compared with ==."""
-    return {
-        name: (array.shape, array.tobytes()) if isinstance(array, np.ndarray) else array
-        for name, array in mem.state._asdict().items()
+    arrays = {name: array for name, array in mem.state._asdict().items() if name != "params"}
+    return {"params": mem.state.params} | {
+        (name, field): (array.shape, array[field].tobytes())  # field by field: padding between them says nothing
+        for name, array in arrays.items()
+        for field in array.dtype.names or [...]
     }
 
 
@@ -76,3 +80,13 @@ def machine(geometry, zones, *, cpus=1, contents=False, types=None, isolate_bit=
     mem.state, mem.pfns = with_contents(state) if contents else state, pfns
     mem.check()
     return mem
+
+
+def refused(mem, message, function, *arguments, **options):
+    """The call raises InputError, one line that says `message`, and nothing has happened to the memory."""
+    before = frozen(mem)
+    with pytest.raises(InputError) as caught:
+        function(mem, *arguments, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert frozen(mem) == before

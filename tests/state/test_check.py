@@ -1,0 +1,224 @@
+"""Every law is broken by hand, just that one, and check() names it."""
+
+import numpy as np
+import pytest
+
+import memmodel as mm
+from memmodel.errors import InvariantError
+from memmodel.geometry import Geometry
+from memmodel.state.check import Law
+from memmodel.state.layout import BlockBit, Kind
+from tests.reference import views
+from tests.reference.buddy import CMA, ISOLATE, Zone
+
+HEADS_A_ZONE = 5 * 6 + 2 * 14  # free lists of 5 orders, per-CPU lists of two CPUs
+
+
+@pytest.fixture
+def mem():
+    """Rows 0 to 32 in use: zone 0 is 0 to 20, zone 1 is 21 to 95.
+
+    The folio at 2 has order 1, those at 0, 1, 4, 5 order 0; pageblock 20 (rows 80 to 83) is CMA, 22 is isolated.
+    """
+    geometry = Geometry(arch="generic", max_page_order=4, page_block_max_order=2, transparent_hugepage=False)
+    zones = [Zone(0, "Normal", 0, 21, [(0, 21)]), Zone(0, "Movable", 21, 96, [(21, 96)])]
+    mem = views.machine(geometry, zones, cpus=2, types={20: CMA, 22: ISOLATE})
+    single = mm.alloc_pages(mem, 0, 2, "unmovable")
+    double = mm.alloc_pages(mem, 1, 1, "unmovable")
+    more = mm.alloc_pages(mem, 0, 2, "unmovable")
+    assert mem.pfn([*single, *double, *more]).tolist() == [0, 1, 2, 4, 5]
+    mem.check()
+    return mem
+
+
+def head(mem, zone, order, migratetype):
+    return int(mem.state.params.n_pages) + HEADS_A_ZONE * zone + 6 * order + migratetype
+
+
+def take_out(mem, row):
+    pages = mem.state.pages
+    before, after = int(pages["prev"][row]), int(pages["next"][row])
+    pages["next"][before], pages["prev"][after] = after, before
+
+
+def put_behind(mem, row, before):
+    pages = mem.state.pages
+    after = int(pages["next"][before])
+    pages["prev"][row], pages["next"][row] = before, after
+    pages["next"][before] = pages["prev"][after] = row
+
+
+def pcp_list(mem, zone, cpu, pindex):
+    return int(mem.state.params.n_pages) + HEADS_A_ZONE * zone + 30 + 14 * cpu + pindex
+
+
+def to_pcp(mem, row, pindex):
+    """The order-0 page in use at `row` of zone 0 waits on a list of CPU 1."""
+    slot = int(mem.state.pages["next"][row])
+    mem.state.folios["index"][slot] = 0xFFFFFFFF
+    mem.state.slots[0] -= np.uint64(1)
+    mem.state.pages["state"][row] = Kind.PCP << 4
+    put_behind(mem, row, pcp_list(mem, 0, 1, pindex))
+    mem.state.pcp["count"][1] += 1
+
+
+def set_state(mem, row, kind, order=0):
+    mem.state.pages["state"][row] = kind << 4 | order
+
+
+def on_the_wrong_order(mem):
+    """A block of order 3 of zone 1 on the list of order 2."""
+    row = int(mem.state.pages["next"][head(mem, 1, 3, 1)])
+    take_out(mem, row)
+    put_behind(mem, row, head(mem, 1, 2, 1))
+
+
+def in_the_wrong_zone(mem):
+    row = int(mem.state.pages["next"][head(mem, 1, 2, 1)])
+    take_out(mem, row)
+    put_behind(mem, row, head(mem, 0, 2, 1))
+
+
+def lost_from_its_list(mem):
+    row = int(mem.state.pages["next"][head(mem, 1, 4, 1)])
+    take_out(mem, row)
+    mem.state.zones[1]["nr_free"][4] -= 1
+    mem.state.zones[1]["free_pages"] -= 16
+
+
+def two_pages_on_one_pcp_list_of_another_order(mem):
+    to_pcp(mem, 4, 0)
+    to_pcp(mem, 5, 3)
+    mem.state.pages["prev"][5] = 12345
+
+
+def add(field, zone=0, n=1):
+    def change(mem):
+        mem.state.zones[field][zone] += np.array(n, mem.state.zones[field].dtype)
+
+    return change
+
+
+def nr_free(order):
+    def change(mem):
+        mem.state.zones["nr_free"][1, order] += 1
+
+    return change
+
+
+def assign(array, field, where, value):
+    def change(mem):
+        getattr(mem.state, array)[field][where] = value
+
+    return change
+
+
+BREAKS = {
+    "a folio's first page is a tail": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 0, Kind.TAIL)),
+    "a block behind the last row": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 88, Kind.HOLE, 5)),
+    "a page of no zone": (Law.TAIL_WITHOUT_HEAD, assign("pages", "zone", 2, 9)),
+    "order 1 at an odd row": (Law.BLOCK_MISALIGNED, lambda mem: set_state(mem, 1, Kind.USED, 1)),
+    "order 2 at row 2": (Law.BLOCK_MISALIGNED, lambda mem: set_state(mem, 2, Kind.USED, 2)),
+    "order 1 at the zone's last row": (Law.BLOCK_CROSSES_ZONE, lambda mem: set_state(mem, 20, Kind.USED, 1)),
+    "order 1 of the zone above": (Law.BLOCK_CROSSES_ZONE, assign("pages", "zone", slice(0, 2), 1)),
+    "a folio over its neighbour": (Law.BLOCKS_OVERLAP, lambda mem: set_state(mem, 4, Kind.USED, 1)),
+    "a tail of another zone": (Law.BLOCKS_OVERLAP, assign("pages", "zone", 3, 1)),
+    "a prev link": (Law.LIST_LINKS, assign("pages", "prev", 64, 7)),
+    "a next link": (Law.LIST_LINKS, assign("pages", "next", 64, 7)),
+    "a next link beyond all rows": (Law.LIST_LINKS, assign("pages", "next", 64, 1 << 20)),
+    "a list's head": (Law.LIST_LINKS, lambda mem: assign("pages", "prev", head(mem, 1, 4, 1), 3)(mem)),
+    "a per-CPU link": (Law.LIST_LINKS, two_pages_on_one_pcp_list_of_another_order),
+    "a block on another order's list": (Law.LIST_MEMBER, on_the_wrong_order),
+    "a block on another zone's list": (Law.LIST_MEMBER, in_the_wrong_zone),
+    "a used page on a per-CPU list": (Law.LIST_MEMBER, lambda mem: put_behind(mem, 4, pcp_list(mem, 0, 1, 0))),
+    "a pageblock's type": (Law.LIST_TYPE, assign("blocks", "migratetype", 16, 0)),
+    "a pageblock isolated": (Law.LIST_TYPE, assign("blocks", "bits", 16, BlockBit.ISOLATE)),
+    "nr_free": (Law.NR_FREE, nr_free(0)),
+    "nr_free of the largest order": (Law.NR_FREE, nr_free(4)),
+    "a free block on no list": (Law.ON_NO_LIST, lost_from_its_list),
+    "NR_FREE_PAGES": (Law.FREE_PAGES, add("free_pages", 1)),
+    "NR_FREE_PAGES with isolated ones": (Law.FREE_PAGES, add("free_pages", 1, 4)),
+    "NR_FREE_CMA_PAGES": (Law.FREE_CMA, add("free_cma", 1)),
+    "NR_FREE_CMA_PAGES of a zone without": (Law.FREE_CMA, add("free_cma", 0)),
+    "a per-CPU count": (Law.PCP_COUNT, assign("pcp", "count", 3, 2)),
+    "a per-CPU count with pages": (Law.PCP_COUNT, lambda mem: (to_pcp(mem, 4, 0), assign("pcp", "count", 1, 2)(mem))),
+    "managed pages": (Law.CONSERVATION, add("managed", 1)),
+    "a page that became reserved": (
+        Law.CONSERVATION,
+        lambda mem: (
+            to_pcp(mem, 4, 0),
+            take_out(mem, 4),
+            set_state(mem, 4, Kind.RESERVED),
+            assign("pcp", "count", 1, 0)(mem),
+        ),
+    ),
+    "pages beyond the managed ones": (Law.CONSERVATION, add("beyond_managed", 0)),
+    "a slot of another page": (Law.FOLIO_TABLE, assign("folios", "index", 0, 4)),
+    "a slot of a free page": (Law.FOLIO_TABLE, assign("folios", "index", 0, 64)),
+    "a slot beyond all rows": (Law.FOLIO_TABLE, assign("folios", "index", 0, 5000)),
+    "a page of another slot": (Law.FOLIO_TABLE, assign("pages", "next", 0, 3)),
+    "the number of live folios": (Law.FOLIO_TABLE, lambda mem: mem.state.slots.__setitem__(0, 4)),
+    "a used page without its slot": (Law.FOLIO_TABLE, assign("folios", "index", 1, 0xFFFFFFFF)),
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_check__names_the_broken_law(mem, how):
+    law, break_it = BREAKS[how]
+    break_it(mem)
+    with pytest.raises(InvariantError) as caught:
+        mem.check()
+    assert str(caught.value).startswith(f"{law.name}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_check__every_law_can_be_broken():
+    assert {law for law, _ in BREAKS.values()} == set(Law)
+
+
+def test_check__per_cpu_pages_are_accounted_for(mem):
+    to_pcp(mem, 4, 0)
+    to_pcp(mem, 5, 2)
+    mem.check()
+
+
+def test_check__isolated_and_lost_pages_are_accounted_for(mem):
+    """Compaction holds a block of order 2, and a page in use is known to be broken."""
+    row = int(mem.state.pages["next"][head(mem, 1, 2, 1)])
+    take_out(mem, row)
+    set_state(mem, row, Kind.ISOLATED, 2)
+    mem.state.zones[1]["nr_free"][2] -= 1
+    mem.state.zones[1]["free_pages"] -= 4
+    mem.state.pages["pg_flags"][0] = 1
+    mem.check()
+
+
+def test_check__before_6_10_lists_may_hold_blocks_of_another_type(mem):
+    old = mem.geometry.replace(features={"freelist_hygiene": False})
+    zones = [Zone(0, "Normal", 0, 32, [(0, 32)])]
+    for geometry, fails in ((mem.geometry, True), (old, False)):
+        other = views.machine(geometry, zones)
+        other.state.blocks["migratetype"][0] = 0
+        if fails:
+            with pytest.raises(InvariantError, match="LIST_TYPE: row 0 is on a list of migratetype 1"):
+                other.check()
+        else:
+            other.check()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("order 2 at row 2", "BLOCK_MISALIGNED: block of order 2 at row 2 is not aligned to its size"),
+        ("a folio over its neighbour", "BLOCKS_OVERLAP: the block at row 4 holds row 5, which begins a block"),
+        ("nr_free", r"NR_FREE: zone 1: nr_free\[0\] differs"),
+        ("NR_FREE_CMA_PAGES", "FREE_CMA: zone 1: NR_FREE_CMA_PAGES differs from the lists' 4"),
+        ("a per-CPU count", "PCP_COUNT: per-CPU set 3: its count differs from the lists' 0 pages"),
+        ("managed pages", "CONSERVATION: zone 1: .* = 75, not its managed pages"),
+        ("a slot of another page", "FOLIO_TABLE: folio slot 0 and row 4"),
+    ],
+)
+def test_check__says_where(mem, how, message):
+    BREAKS[how][1](mem)
+    with pytest.raises(InvariantError, match=message):
+        mem.check()
