@@ -188,9 +188,13 @@ class PhysicalMemory(Machine):
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Bytes that the state takes: `pages` (all that grows with memory), `folios` and `contents` apart."""
+        """Bytes that the state takes: `pages` (all that grows with memory), `folios` and `contents` apart.
+
+        Room in the folio table that was never used has no memory behind it and does not count.
+        """
         arrays = {name: array.nbytes for name, array in self._arrays().items()}
-        folios, contents = arrays.pop("folios"), arrays.pop("contents")
+        del arrays["folios"]
+        contents, folios = arrays.pop("contents"), int(self.state.slots[1]) * self.state.folios.itemsize
         return {"pages": sum(arrays.values()), "folios": folios, "contents": contents}
 
     def zone_name(self, zone: int) -> str:
@@ -324,5 +328,5 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Physi
     params = Params(*(np.uint64(number) for number in meta["params"]))
     said = meta["origin"]
     origin = Origin(tuple(said["differences"]), tuple(said["assumed"]), said["files"])
-    state = from_arrays(params, arrays)
+    state = from_arrays(params, arrays, copy=False)
     return PhysicalMemory._of(Geometry(**meta["geometry"]), state, pfns, meta["cpus"], meta["seed"], origin)

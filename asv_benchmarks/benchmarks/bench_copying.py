@@ -7,7 +7,7 @@ import numpy as np
 
 import memmodel as mm
 from memmodel.kernels import copying as kernels
-from memmodel.mechanisms.copying import RESULT, copy_rule
+from memmodel.mechanisms.copying import copy_rule
 from memmodel.units import parse_bytes
 
 from . import best_of, compiled, last_level_cache_bytes, need_memory, one_zone, pointer, warm_kernels
@@ -35,7 +35,7 @@ class Batch:
         self.source_rows = np.arange(self.n_folios, dtype=np.uint64) << np.uint64(order)
         self.target_rows = self.source_rows + np.uint64(self.n_folios << order)
         self.n_pages = np.full(self.n_folios, 1 << order, np.uint64)
-        self.results = np.zeros(self.n_folios, RESULT).view(np.recarray)
+        self.results = kernels.new_outcomes(self.n_folios)
         self.source_bytes, self.target_bytes = self.source_rows * PAGE, self.target_rows * PAGE
 
     def folio_mc_copy(self) -> None:

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 
 import memmodel as mm
-from memmodel.kernels.copying import copy_folios
-from memmodel.mechanisms.copying import RESULT, copy_rule
+from memmodel.kernels.copying import copy_folios, new_outcomes
+from memmodel.mechanisms.copying import copy_rule
 from memmodel.state.layout import MF_QUEUE_SLOTS
 
 from . import best_of, one_zone, warm_kernels
@@ -55,7 +55,7 @@ class FirstBadPage:
 
     def track_kernel(self):
         rows = (np.array([row], np.uint64) for row in (self.half, 0, self.half))
-        lanes, results = np.zeros((2, 0), np.uint64), np.zeros(1, RESULT).view(np.recarray)
+        lanes, results = np.zeros((2, 0), np.uint64), new_outcomes(1)
         rule = copy_rule(self.mem.geometry)
         return self.rate(partial(copy_folios, self.mem.state, rule, np.uint64(0), *rows, lanes, results))
 

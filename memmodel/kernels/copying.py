@@ -9,11 +9,13 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from memmodel.jit import copy_bytes, inlined, kernel, stream_bytes, stream_fence
+from memmodel.kernels.buddy import MARK, ORDER_BITS, SLOT_BITS, find_folio
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.poisoning import first_bad_line, first_bad_page, queue_failure
-from memmodel.state.layout import MF_QUEUE_SLOTS, Memory
+from memmodel.state.layout import MF_QUEUE_SLOTS, NONE, Memory
 
 U = np.uint64
 ZERO = np.uint64(0)
@@ -45,10 +47,81 @@ class CopyRule(NamedTuple):
     lag: np.uint64  # bytes by which reported progress trails
 
 
+class Outcomes(NamedTuple):
+    """What became of each folio, an array a column."""
+
+    status: npt.NDArray[np.int64]
+    bytes_not_copied: npt.NDArray[np.int64]
+    index_queued: npt.NDArray[np.int64]  # row given to memory_failure_queue(); -1: none
+    queue_dropped: npt.NDArray[np.bool_]
+    n_calls: npt.NDArray[np.int64]
+    n_resched: npt.NDArray[np.int64]
+    longest_stretch_bytes: npt.NDArray[np.int64]
+
+
+def new_outcomes(n_folios: int) -> Outcomes:
+    """Room for the outcomes of so many folios."""
+    columns: dict[str, Any] = {name: np.zeros(n_folios, np.int64) for name in Outcomes._fields}
+    return Outcomes(**columns | {"queue_dropped": np.zeros(n_folios, np.bool_)})
+
+
+class Pairing(IntEnum):
+    """Why folios cannot be copied onto others."""
+
+    OK = 0
+    STALE_TARGET = 1
+    STALE_SOURCE = 2
+    ORDERS_DIFFER = 3
+    OVERLAP = 4
+
+
 COPIED = Status.COPIED.value
 EHWPOISON = Status.EHWPOISON.value
 PANIC = Status.PANIC.value
 NOT_REACHED = Status.NOT_REACHED.value
+STALE_TARGET, STALE_SOURCE = Pairing.STALE_TARGET.value, Pairing.STALE_SOURCE.value
+ORDERS_DIFFER, OVERLAP = Pairing.ORDERS_DIFFER.value, Pairing.OVERLAP.value
+
+
+@inlined
+def unmark(mem: Memory, handles: Any, n_handles: int) -> None:
+    """Take back the marks of the first `n_handles` folios."""
+    for i in range(n_handles):
+        slot = np.uint64(handles[i]) & SLOT_BITS
+        mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
+
+
+@kernel
+def pair_folios(mem: Memory, handles: Any, source_handles: Any, rows: Any) -> Any:
+    """Rows and sizes of folios and of those they are copied from: targets, sources, pages into `rows`.
+
+    Targets are marked while the sources are looked at: no folio may be written that is also read or written by another
+    pair. Returns a Pairing and the first pair that is wrong. Sorting the handles instead cost 0.7 us a folio.
+    """
+    targets, sources, n_pages = rows[0], rows[1], rows[2]
+    for i in range(handles.size):
+        slot = find_folio(mem, handles[i])
+        if slot == NONE or np.uint64(mem.folios[slot].index) & MARK:
+            unmark(mem, handles, i)
+            return STALE_TARGET if slot == NONE else OVERLAP, i
+        targets[i] = mem.folios[slot].index
+        n_pages[i] = ONE << (np.uint64(mem.pages[targets[i]].state) & ORDER_BITS)
+        mem.folios[slot].index = targets[i] | MARK
+    problem, where = 0, handles.size
+    for i in range(handles.size):
+        slot = find_folio(mem, source_handles[i])
+        if slot == NONE:
+            problem, where = STALE_SOURCE, i
+        elif np.uint64(mem.folios[slot].index) & MARK:
+            problem, where = OVERLAP, i
+        else:
+            sources[i] = mem.folios[slot].index
+            if n_pages[i] != ONE << (np.uint64(mem.pages[sources[i]].state) & ORDER_BITS):
+                problem, where = ORDERS_DIFFER, i
+        if problem:
+            break
+    unmark(mem, handles, handles.size)
+    return problem, where
 
 
 @inlined
@@ -110,9 +183,9 @@ def stream_folio(contents: Any, target: U, source: U, n_bytes: U, lanes: Any, wa
 
 @kernel
 def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
-    mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any, n_pages: Any, lanes: Any, out: Any
+    mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any, n_pages: Any, lanes: Any, out: Outcomes
 ) -> None:
-    """Copy folio after folio; `out` is a record array, an outcome each.
+    """Copy folio after folio; `out` gets the outcomes.
 
     `lanes`: uint64[2, 4] to stream the bytes past the caches, or uint64[2, 0] to copy through them.
     """
@@ -121,9 +194,9 @@ def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
     panicked = False
     waiting = 0
     for i in range(sources.size):
-        result = out[i]
+        out.index_queued[i] = -1
         if panicked:
-            result.status = NOT_REACHED
+            out.status[i] = NOT_REACHED
             continue
         source, pages = sources[i], n_pages[i]
         bad = first_bad_page(mem, source, source + pages)
@@ -138,14 +211,14 @@ def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
                 )
             else:
                 copy_bytes(mem.contents, targets[i] << page_shift, source << page_shift, written)
-        result.status = status
-        result.bytes_not_copied = (pages << page_shift) - written
-        result.n_calls = calls
-        result.n_resched = resched
-        result.longest_stretch_bytes = stretch
+        out.status[i] = status
+        out.bytes_not_copied[i] = (pages << page_shift) - written
+        out.n_calls[i] = calls
+        out.n_resched[i] = resched
+        out.longest_stretch_bytes[i] = stretch
         if status == EHWPOISON:
-            result.index_queued = np.int64(source + page)
-            result.queue_dropped = not queue_failure(mem, cpu, source + page)
+            out.index_queued[i] = source + page
+            out.queue_dropped[i] = not queue_failure(mem, cpu, source + page)
         panicked = status == PANIC
     for lane in range(waiting):
         copy_bytes(mem.contents, lanes[0, lane], lanes[1, lane], CHUNK)

@@ -9,7 +9,7 @@ from memmodel.mechanisms.gfp import zone_and_type
 from memmodel.state.layout import MigrateType, ZoneType
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["alloc_pages", "folio_rows", "free_pages", "whole_number"]
+__all__ = ["alloc_pages", "as_handles", "folio_rows", "free_pages", "stale", "whole_number"]
 
 REQUEST_TYPES = {t.name.lower(): t for t in (MigrateType.UNMOVABLE, MigrateType.MOVABLE, MigrateType.RECLAIMABLE)}
 MAX_COUNT = 1 << 31
@@ -94,7 +94,7 @@ def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:
     handles = as_handles(folios)
     bad = kernels.mark_folios(mem.state, handles)
     if bad >= 0:
-        raise _stale(handles[bad])
+        raise stale(handles[bad])
     kernels.free_folios(mem.state, handles)
 
 
@@ -110,7 +110,7 @@ def folio_rows(mem: Machine, folios: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
     indices, orders = np.empty(handles.size, np.uint64), np.empty(handles.size, np.uint64)
     bad = kernels.resolve_folios(mem.state, handles, indices, orders)
     if bad >= 0:
-        raise _stale(handles[bad])
+        raise stale(handles[bad])
     return indices, orders
 
 
@@ -138,5 +138,6 @@ def whole_number(value: int, what: str, low: int, high: int, rule: str = "") -> 
     return int(value)
 
 
-def _stale(handle: int) -> InputError:
+def stale(handle: int) -> InputError:
+    """The refusal of a handle that is not live."""
     return InputError(f"folio {int(handle):#x} is not live: freed before, given twice, or of another memory")

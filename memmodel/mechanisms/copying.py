@@ -1,7 +1,7 @@
 """folio_mc_copy() and copy_mc_highpages(): copies that survive a poisoned source."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -9,19 +9,19 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.geometry import Geometry
 from memmodel.kernels import copying as kernels
-from memmodel.kernels.copying import CopyRule
-from memmodel.mechanisms.buddy import folio_rows, whole_number
+from memmodel.kernels.copying import CopyRule, Pairing
+from memmodel.mechanisms.buddy import as_handles, folio_rows, stale, whole_number
 from memmodel.mechanisms.poisoning import check_pfn_range
-from memmodel.state.machine import Machine
+from memmodel.state.machine import Handles, Machine
 
 __all__ = ["BATCHES", "ENGINES", "PREEMPT", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
 
 BATCHES = ("page", "extent")
 PREEMPT = ("none", "voluntary", "lazy", "full")
 NON_PREEMPT_BATCH_BYTES = 32 << 20  # COPY_MC_PAGES_NON_PREEMPT_BATCH << PAGE_SHIFT
-# A batch this large is streamed past the caches: from 16 MiB on 1.2x, from 256 MiB on 1.5x the rate of memcpy on a Xeon
-# with 260 MiB of last-level cache (asv: bench_copying.SwitchPoint).
-STREAM_FROM_BYTES = 16 << 20
+# A batch this large is streamed past the caches: from 4 MiB on 1.2x, from 256 MiB on 1.5x the rate of memcpy on a Xeon
+# with 2 MiB of second-level and 260 MiB of last-level cache (asv: bench_copying.SwitchPoint).
+STREAM_FROM_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,6 @@ ENGINES = {
 }
 DEFAULT_ENGINE = {"x86_64": "fast_string", "powerpc64": "powerpc"}
 OWN_COPY_HIGHPAGE = ("arm64", "sparc64")  # __HAVE_ARCH_COPY_HIGHPAGE
-RESULT = np.dtype(
-    [
-        ("status", "i8"),
-        ("bytes_not_copied", "i8"),
-        ("index_queued", "i8"),
-        ("queue_dropped", "i8"),
-        ("n_calls", "i8"),
-        ("n_resched", "i8"),
-        ("longest_stretch_bytes", "i8"),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -75,6 +64,7 @@ class CopyOutcome:
     """Most bytes copied without a point where another task can run; 0 where the kernel is preemptible."""
 
 
+@lru_cache
 def copy_rule(
     geometry: Geometry,
     batch: str = "extent",
@@ -171,16 +161,23 @@ def folio_mc_copy(  # noqa: PLR0913 - the kernel's arguments and the build's
     """
     number = mem.check_cpu(cpu)
     rule = copy_rule(mem.geometry, batch, preempt, engine, granule, lag)
-    targets, target_orders = folio_rows(mem, dst)
-    sources, orders = folio_rows(mem, src)
+    targets, sources = as_handles(dst), as_handles(src)
     if targets.size != sources.size:
         raise InputError(f"{targets.size} destination folios for {sources.size} source folios")
-    if np.any(target_orders != orders):
-        i = int(np.flatnonzero(target_orders != orders)[0])
-        raise InputError(f"destination folio {i} has order {target_orders[i]}, its source {orders[i]}")
-    if np.unique(targets).size != targets.size or np.intersect1d(targets, sources).size:
-        raise InputError("source and destination overlap: a folio is written that is also read or written elsewhere")
-    return _copy(mem, rule, number, targets, sources, np.uint64(1) << orders)
+    rows = np.empty((3, targets.size), np.uint64)
+    problem, i = kernels.pair_folios(mem.state, targets, sources, rows)
+    if problem:
+        raise _unpaired(mem, Pairing(problem), targets, sources, i)
+    return _copy(mem, rule, number, rows)
+
+
+def _unpaired(mem: Machine, problem: Pairing, targets: Handles, sources: Handles, i: int) -> InputError:
+    if problem in (Pairing.STALE_TARGET, Pairing.STALE_SOURCE):
+        return stale((targets if problem == Pairing.STALE_TARGET else sources)[i])
+    if problem == Pairing.ORDERS_DIFFER:
+        order, source_order = folio_rows(mem, [targets[i], sources[i]])[1]
+        return InputError(f"destination folio {i} has order {order}, its source {source_order}")
+    return InputError("source and destination overlap: a folio is written that is also read or written by another pair")
 
 
 def copy_mc_highpages(  # noqa: PLR0913 - as folio_mc_copy
@@ -212,18 +209,18 @@ def copy_mc_highpages(  # noqa: PLR0913 - as folio_mc_copy
     source = check_pfn_range(mem, from_pfn, nr_pages, "source")
     if abs(target - source) < nr_pages:
         raise InputError(f"source and destination overlap: {nr_pages} pages from pfn {from_pfn} to pfn {to_pfn}")
-    rows = (np.array([row], np.uint64) for row in (target, source, nr_pages))
-    return _copy(mem, rule, number, *rows)
+    return _copy(mem, rule, number, np.array([[target], [source], [nr_pages]], np.uint64))
 
 
-def _copy(mem: Machine, rule: CopyRule, cpu: np.uint64, targets: Any, sources: Any, n_pages: Any) -> CopyOutcome:
-    results = np.zeros(sources.size, RESULT).view(np.recarray)
-    results["index_queued"] = -1
+def _copy(mem: Machine, rule: CopyRule, cpu: np.uint64, rows: npt.NDArray[np.uint64]) -> CopyOutcome:
+    targets, sources, n_pages = rows
+    out = kernels.new_outcomes(sources.size)
     stream = int(n_pages.sum()) << mem.geometry.page_shift >= STREAM_FROM_BYTES
     lanes = np.zeros((2, kernels.LANES if stream else 0), np.uint64)
-    kernels.copy_folios(mem.state, rule, cpu, targets, sources, n_pages, lanes, results)
-    columns = {field.name: np.array(results[field.name]) for field in fields(CopyOutcome) if field.name != "pfn_queued"}
-    columns["queue_dropped"] = columns["queue_dropped"].astype(np.bool_)
-    queued = results["index_queued"]
-    columns["pfn_queued"] = np.where(queued < 0, -1, mem.pfns.pfn(np.maximum(queued, 0)))
+    kernels.copy_folios(mem.state, rule, cpu, targets, sources, n_pages, lanes, out)
+    columns = out._asdict()
+    queued = columns["pfn_queued"] = columns.pop("index_queued")
+    failed = np.flatnonzero(queued >= 0)
+    if failed.size:
+        queued[failed] = mem.pfns.pfn(queued[failed])
     return CopyOutcome(**columns)

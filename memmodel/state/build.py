@@ -215,19 +215,23 @@ def with_contents(memory: Memory) -> Memory:
     return memory._replace(contents=_aligned_zeros(int(memory.params.n_pages), 1 << int(memory.params.page_shift)))
 
 
-def from_arrays(params: Params, arrays: Mapping[str, npt.NDArray[Any]]) -> Memory:
-    """A Memory that owns copies of these arrays (its fields but `params`), typed and aligned as kernels expect.
+def from_arrays(params: Params, arrays: Mapping[str, npt.NDArray[Any]], copy: bool = True) -> Memory:
+    """A Memory of these arrays (its fields but `params`) or of copies, typed and aligned as kernels expect.
+
+    Contents are always copied: their pages must begin on whole cache lines.
 
     Raises
     ------
     InputError
-        If an array is missing or of another type.
+        If an array is missing, of another type, or none of a state's.
     """
+    if unknown := arrays.keys() - DTYPES.keys():
+        raise InputError(f"a state has no array {min(unknown)}")
     for name, dtype in DTYPES.items():
         if name not in arrays or arrays[name].dtype != dtype:
             raise InputError(f"the array {name} of the state is missing or not {dtype.name}")
-    own = {name: np.array(array) for name, array in arrays.items() if name != "contents"}
-    records = {name: _records(array) if array.dtype.names else array for name, array in own.items()}
+    others = {name: np.array(arrays[name], copy=copy or None) for name in DTYPES if name != "contents"}
+    records = {name: _records(array) if array.dtype.names else array for name, array in others.items()}
     contents = _aligned_zeros(*arrays["contents"].shape)
     contents[...] = arrays["contents"]
     return Memory(params=params, contents=contents, **records)

@@ -9,7 +9,7 @@ from memmodel.cost.model import stretch_ns
 from memmodel.geometry import Geometry
 from memmodel.kernels import copying as kernels
 from memmodel.kernels.copying import CopyRule, Total
-from memmodel.mechanisms.copying import RESULT, copy_rule
+from memmodel.mechanisms.copying import copy_rule
 from memmodel.memory import PhysicalMemory
 from tests.reference import copying as reference
 
@@ -39,8 +39,7 @@ def rule(unit=0, per_page=0, preemptible=0, recovers=1, granule=64, lag=0):
 
 
 def copy(mem, copy_rule, targets, sources, n_pages, stream=False):
-    out = np.zeros(len(sources), RESULT).view(np.recarray)
-    out["index_queued"] = -1
+    out = kernels.new_outcomes(len(sources))
     lanes = np.zeros((2, 4 if stream else 0), np.uint64)
     rows = (np.array(rows, np.uint64) for rows in (targets, sources, n_pages))
     kernels.copy_folios(mem.state, copy_rule, np.uint64(0), *rows, lanes, out)
@@ -96,7 +95,7 @@ def test_copy_folios__every_error_offset(gallery, engine, preemptible, unit, per
         expected = copier.copy(dst, src, N_PAGES, {i} if i < LINES else set())
         assert mem.contents[targets[i] : targets[i] + N_PAGES].tobytes() == dst, f"bytes, error in line {i}"
         queued = -1 if expected.queued_page is None else sources[i] + expected.queued_page
-        assert out[i].tolist() == (
+        assert tuple(column[i].item() for column in out) == (
             expected.status,
             N_PAGES * 4096 - expected.n_copied,
             queued,
