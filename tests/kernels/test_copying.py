@@ -178,7 +178,7 @@ def test_copy_folios__streaming_moves_the_same_bytes(page_size, n_folios):
         copy(memory, rule(lag=37), [row + 32 for row in sources], sources, sizes, stream)
         for memory, stream in ((plain, False), (streamed, True))
     ]
-    assert outs[0].tolist() == outs[1].tolist()
+    assert all(np.array_equal(a, b) for a, b in zip(*outs, strict=True))
     assert np.array_equal(plain.contents, streamed.contents)
     if n_folios:
         assert np.array_equal(streamed.contents[32], mem.contents[0])
