@@ -47,7 +47,7 @@ DIGEST_BYTES = 32
 _PACKAGE = Path(__file__).parent
 # Everything that compiled code may inline. Numba's own cache looks at the kernel's own file only, and so misses edits
 # in a helper or a constant elsewhere.
-_CODE = ("jit.py", "state/*.py", "kernels/*.py", "workloads/*.py")
+_CODE = ("jit.py", "sources/ftrace*.py", "state/*.py", "kernels/*.py", "workloads/*.py")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import buddy as kernels
-from memmodel.mechanisms.gfp import zone_and_type
+from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import MigrateType, ZoneType
 from memmodel.state.machine import Handles, Machine
 
@@ -13,6 +13,7 @@ __all__ = ["alloc_pages", "as_handles", "folio_rows", "free_pages", "stale", "wh
 
 REQUEST_TYPES = {t.name.lower(): t for t in (MigrateType.UNMOVABLE, MigrateType.MOVABLE, MigrateType.RECLAIMABLE)}
 MAX_COUNT = 1 << 31
+ZONES_BELOW_NORMAL = ("x86_64", "arm64")  # with CONFIG_ZONE_DMA and CONFIG_ZONE_DMA32; elsewhere gfp_zone() says Normal
 
 
 def alloc_pages(
@@ -69,7 +70,10 @@ def alloc_pages(
         wanted = REQUEST_TYPES[one_of(migratetype, REQUEST_TYPES, "migratetype")]
         highest = ZoneType.MOVABLE if wanted == MigrateType.MOVABLE else ZoneType.NORMAL
     else:
-        highest, wanted = zone_and_type(gfp, mem.geometry.arch)
+        flags = parse_gfp(gfp)
+        wanted, highest = MigrateType(flags.migratetype), ZoneType[flags.highest_zone.upper()]
+        if highest < ZoneType.NORMAL and mem.geometry.arch not in ZONES_BELOW_NORMAL:
+            highest = ZoneType.NORMAL
     zonelist = mem.zonelist(node, highest)
     # A request for far too many must not grow the table beyond what there is memory for.
     mem.reserve_folios(min(count, mem.pfns.n_pages >> order))
