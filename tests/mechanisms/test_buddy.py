@@ -221,6 +221,19 @@ def test_free_pages__before_6_10_blocks_keep_their_type(small_geometry):
     assert list(views.block_types(mem).values())[:2] == [UNMOVABLE, MOVABLE]
 
 
+@pytest.mark.parametrize(
+    ("hygiene", "lists"), [(True, {(3, MOVABLE): [0]}), (False, {(3, UNMOVABLE): [0]})], ids=["6.10", "6.1"]
+)
+def test_free_pages__a_folio_larger_than_a_pageblock(small_geometry, hygiene, lists):
+    """Since 6.10 each pageblock is freed to its own type, before all of it to that of the first."""
+    mem = one_zone(small_geometry.replace(features={"freelist_hygiene": hygiene}), 16)
+    folios = mm.alloc_pages(mem, 3, 2)
+    mem.state.blocks["migratetype"][0] = UNMOVABLE
+    mm.free_pages(mem, folios[0])
+    assert {(order, mt): pfns for (_, order, mt), pfns in views.free_lists(mem).items() if pfns} == lists
+    mem.check()
+
+
 @pytest.mark.parametrize("migratetype", [CMA, ISOLATE])
 def test_free_pages__cma_and_isolated_blocks_never_merge_with_others(small_geometry, migratetype):
     mem = one_zone(small_geometry, 16, {0: migratetype})
@@ -250,7 +263,7 @@ def test_free_pages__a_poisoned_page_is_kept_back(plain):
     assert plain.state.vmstat[6] == 62
     plain.check()
     large = mm.alloc_pages(plain, 4)
-    plain.state.pages["pg_flags"][int(plain.pfn(large)[0]) + 3] = 1
+    plain.state.pages["pg_flags"][plain.pfn(large)[0] + [0, 3]] = 1
     mm.free_pages(plain, large)
     plain.check()
     assert int(plain.state.zones["free_pages"][0]) == 62

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import memmodel as mm
 from memmodel.geometry import Geometry
@@ -320,6 +322,26 @@ def test_folio_mc_copy__bad_input(stage, dst, src, options, message):
     refused(mem, message, mm.folio_mc_copy, *handles, **options)
 
 
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_folio_mc_copy__pairs_that_may_be_copied(stage, data):
+    """Every target once, none of them a source, all live, sizes pairwise equal; a source may serve several targets."""
+    mem = stage[0].copy()
+    folios = stage[1] | dict(zip("cd", mm.alloc_pages(mem, 0, 2), strict=True))
+    order = {"a": 0, "b": 0, "gone": None, "big": 1, "big2": 1, "c": 0, "d": 0}
+    names = st.sampled_from(["a", "b", "c", "d", "big", "big2"]) | st.sampled_from(sorted(order))
+    pairs = data.draw(st.lists(st.tuples(names, names), max_size=4))
+    dst, src = [to for to, _ in pairs], [of for _, of in pairs]
+    live = all(order[name] is not None for name in dst + src)
+    fits = live and all(order[to] == order[of] for to, of in pairs)
+    handles = [[folios[name] for name in names] for names in (dst, src)]
+    if fits and len(set(dst)) == len(dst) and not set(dst) & set(src):
+        assert mm.folio_mc_copy(mem, *handles).status.tolist() == [0] * len(pairs)
+        mem.check()
+    else:
+        refused(mem, "", mm.folio_mc_copy, *handles)
+
+
 @pytest.mark.parametrize(
     ("to_pfn", "from_pfn", "nr_pages", "message"),
     [
@@ -343,3 +365,11 @@ def test_folio_mc_copy__bad_input(stage, dst, src, options, message):
 )
 def test_copy_mc_highpages__bad_input(stage, to_pfn, from_pfn, nr_pages, message):
     refused(stage[0], message, mm.copy_mc_highpages, to_pfn, from_pfn, nr_pages)
+
+
+def test_copy_mc_highpages__a_gap_between_pfns_that_lie_side_by_side_in_the_arrays(small_geometry):
+    zones = [Zone(0, "Normal", a, b, [(a, b)]) for a, b in ((0, 64), (128, 256))]
+    mem = views.machine(small_geometry, zones)
+    assert mem.index([63, 128]).tolist() == [63, 64]
+    refused(mem, "source pfns 60..131 cross a hole", mm.copy_mc_highpages, 140, 60, 72)
+    assert mm.copy_mc_highpages(mem, 128, 0, 64).status.tolist() == [0]

@@ -8,7 +8,7 @@ from memmodel.geometry import Geometry
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Kind
 from tests.reference import views
-from tests.reference.buddy import Zone
+from tests.reference.buddy import CMA, ISOLATE, MOVABLE, Zone
 from tests.reference.views import refused
 
 
@@ -86,10 +86,11 @@ def test_inject_poison__at_a_rate():
 
 
 def test_inject_poison__a_rate_leaves_holes_out(holed):
+    holed.state.pages["state"][holed.index(range(40, 60))] = Kind.HOLE << 4  # inside a zone's span
     got = mm.inject_poison(holed, rate_per_gib=4e6, seed=1)
     pfns = set((got // 4096).tolist())
-    assert pfns == {*range(20, 100), *range(200, 250)}
-    assert abs(got.size - 130 * 64 * (1 - np.exp(-4e6 * 64 / 2**30))) < 200
+    assert pfns == {*range(20, 40), *range(60, 100), *range(200, 250)}
+    assert abs(got.size - 110 * 64 * (1 - np.exp(-4e6 * 64 / 2**30))) < 200
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,19 @@ def test_run_memory_failure_work__after_the_page_has_another_owner(small):
     assert mm.run_memory_failure_work(small).taken_off_buddy.tolist() == [False]
     assert small.state.pages["pg_flags"][small.index(pfn)] == 1
     small.check()
+
+
+@pytest.mark.parametrize("migratetype", [MOVABLE, CMA, ISOLATE])
+def test_run_memory_failure_work__a_free_page_of_any_type(small_geometry, migratetype):
+    """The CMA counter goes down with the page; isolated pages are in neither counter."""
+    zones = [Zone(0, "Normal", 0, 16, [(0, 16)])]
+    mem = views.machine(small_geometry, zones, types={1: migratetype})
+    free, cma = (int(mem.state.zones[name][0]) for name in ("free_pages", "free_cma"))
+    mem.state.queues[0]["index"][0], mem.state.queues["count"][0] = 6, 1
+    assert mm.run_memory_failure_work(mem).taken_off_buddy.tolist() == [True]
+    assert int(mem.state.zones["free_pages"][0]) == free - (migratetype != ISOLATE)
+    assert int(mem.state.zones["free_cma"][0]) == cma - (migratetype == CMA)
+    mem.check()
 
 
 @pytest.mark.parametrize("cpu", [2, -1, "0", None, 0.5])
