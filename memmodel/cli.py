@@ -85,7 +85,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
 def cli() -> None:
-    """Linux physical memory, modelled: allocation, fragmentation, copying, migration."""
+    """Linux physical memory, modelled: geometry, free lists, hardware errors, copying; more in the README."""
 
 
 # -- studies -----------------------------------------------------------------------------------------------------------
@@ -142,6 +142,8 @@ def study_run(name: str, settings: tuple[str, ...], plot_path: str | None, as_js
 
         check_path(plot_path)
     grid = _grid(find_study(name), settings)
+    if plot_path is not None and not any(isinstance(values, list) for values in grid.values()):
+        raise InputError("--plot: nothing is swept; give a parameter several values with --set")
     ds = run_study(name, grid, **options | {"memory": _snapshot(options["memory"]) if options["memory"] else None})
     if as_json:
         click.echo(to_json({"out": options["out"], **dataset_dict(ds)}))
@@ -190,6 +192,14 @@ def _judge(ds: "xr.Dataset") -> int:
     """Say how many points failed, and with which exit code that ends."""
     from memmodel.results.variables import PointStatus
 
+    if "calibrated" in ds:
+        guessed = int(((ds["calibrated"] == 0) & (ds["status"] == PointStatus.OK)).sum())
+        if guessed:
+            _note(
+                f"note: {guessed} of {ds['status'].size} points lie outside the machine's measurements (calibrated = 0)"
+            )
+    if "alloc_failed" in ds and float(ds["alloc_failed"].max()) > 0:
+        _note("note: the memory held less than the study moves; alloc_failed counts the folios without a place")
     failed = ds["status"].values[ds["status"].values != PointStatus.OK]
     if not failed.size:
         return DONE
@@ -223,7 +233,7 @@ def geometry(
     given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
     changes = {name: value for name, value in given.items() if value is not None}
     if config is not None:
-        geo = Geometry.from_kconfig(Path(config), kernel=kernel).replace(**changes)
+        geo = Geometry.from_kconfig(Path(config), kernel=kernel, **changes)
     else:
         geo = Geometry(**changes if kernel is None else {**changes, "kernel": kernel})
     summary = geo.summary()

@@ -30,6 +30,6 @@ def one_of(value: str, allowed: Iterable[str], what: str) -> str:
         If it is not; the message lists the choices.
     """
     choices = tuple(allowed)
-    if value in choices:
+    if isinstance(value, str) and value in choices:
         return value
     raise InputError(f"unknown {what} {value!r}; one of: {', '.join(map(str, choices))}")

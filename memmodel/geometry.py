@@ -151,7 +151,7 @@ class Geometry:
         vars(self)["notes"] = (*self.notes, *version_notes(kernel), *_remarks(self, build))
 
     @classmethod
-    def from_kconfig(cls, source: PathLike, kernel: str | None = None) -> "Geometry":
+    def from_kconfig(cls, source: PathLike, kernel: str | None = None, **changes: Any) -> "Geometry":
         """The geometry of a kernel configuration: a `.config`, `/proc/config.gz`, or the text of some `CONFIG_` lines.
 
         What the configuration leaves open takes the defaults of `Geometry`, and `notes` says so.
@@ -162,6 +162,8 @@ class Geometry:
             As for `memmodel.sources.kconfig.read_kconfig`.
         kernel
             Overrides the version in the configuration's header comment.
+        changes
+            Options of `Geometry` that override the configuration's.
 
         Raises
         ------
@@ -173,10 +175,11 @@ class Geometry:
         config = read_kconfig(source)
         options, notes, not_shown = geometry_options(config, kernel)
         try:
-            geo = cls(**options, notes=notes)
+            geo = cls(**{**options, "notes": notes, **changes})
         except GeometryError as error:
             because = "".join(f" ({note})" for note in notes if "CONFIG_ARCH_FORCE_MAX_ORDER" in note)
             raise GeometryError(f"{config.path}: {error}{because}") from None
+        not_shown = [name for name in not_shown if name not in changes]
         if not_shown:
             other = geo.replace(**dict.fromkeys(not_shown, False))
             if other.summary() != geo.summary():

@@ -1,6 +1,7 @@
 """The user's object: one machine's physical memory, with labelled views."""
 
 import contextlib
+import hashlib
 import json
 import secrets
 import zipfile
@@ -21,7 +22,7 @@ from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
 from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
 from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, with_contents
 from memmodel.state.from_placement import from_placement, geometry_of
-from memmodel.state.layout import Memory, MigrateType, Params, ZoneType
+from memmodel.state.layout import Memory, MigrateType, Params, Vmstat, ZoneType
 from memmodel.state.machine import Machine
 from memmodel.state.placement import place
 from memmodel.units import parse_bytes
@@ -68,7 +69,7 @@ class PhysicalMemory(Machine):
     movablecore
         Bytes of ZONE_MOVABLE, taken from the top of the nodes.
     seed
-        Root of the generators that use this memory; drawn and kept if not given.
+        Kept with the memory and its copies; drawn if not given. Nothing in a made-up memory is random.
 
     Raises
     ------
@@ -134,12 +135,14 @@ class PhysicalMemory(Machine):
             If the snapshot does not hold enough, or the geometry has other orders than it.
         """
         placement = place(snapshot, seed=seed)
-        lists = placement.free_lists
-        geometry = geometry or geometry_of(lists)
+        assumed = placement.assumed
+        if geometry is None:
+            geometry = geometry_of(placement.free_lists)
+            assumed = (*assumed, f"rules of kernel {geometry.kernel}: no file says which one it was")
         state, pfns = from_placement(geometry, placement)
         cpus = state.pcp.size // state.zones.size
         differences = (*snapshot.differences, *placement.differences)
-        origin = Origin(differences, placement.assumed, dict(snapshot.files))
+        origin = Origin(differences, assumed, dict(snapshot.files))
         return cls._of(geometry, with_contents(state) if contents else state, pfns, cpus, seed, origin)
 
     @classmethod
@@ -196,6 +199,19 @@ class PhysicalMemory(Machine):
         del arrays["folios"]
         contents, folios = arrays.pop("contents"), int(self.state.slots[1]) * self.state.folios.itemsize
         return {"pages": sum(arrays.values()), "folios": folios, "contents": contents}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of geometry, state and seed: equal for memories that behave alike from here on."""
+        digest = hashlib.sha256(json.dumps({**self._meta(), "origin": None}, sort_keys=True).encode())
+        for name, array in sorted(self._saved().items()):
+            used = array[: int(self.state.slots[1])] if name == "folios" else array
+            digest.update(name.encode() + np.ascontiguousarray(used).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def vmstat(self) -> dict[str, int]:
+        """Counters by their names in /proc/vmstat, pages: pgalloc_<zone> and pgfree so far."""
+        return {counter.name.lower(): int(self.state.vmstat[counter]) for counter in Vmstat}
 
     def zone_name(self, zone: int) -> str:
         """The name that /proc prints."""

@@ -1,6 +1,7 @@
 """Byte sizes as people write them: "16KiB", "4 GiB", "512M" (a bare K, M, G is the kernel's: 1024)."""
 
 import re
+from numbers import Integral
 
 from memmodel.errors import InputError
 
@@ -28,6 +29,8 @@ def parse_bytes(value: int | str, what: str = "size") -> int:
         if size != int(size):
             raise InputError(f"{what} {value!r} is not a whole number of bytes")
         value = int(size)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{what} {value!r} is not a whole number of bytes")
     if value <= 0:
         raise InputError(f"{what} {value} is not positive")
     return int(value)

@@ -155,7 +155,7 @@ def worn(small_geometry):
     """Two nodes of two zones in some use, a CMA and an isolated pageblock, and the twin that went the same way."""
     zones = [
         reference.Zone(0, "Normal", 0, 77, [(0, 77)]),
-        reference.Zone(0, "Movable", 77, 101, [(77, 101)]),
+        reference.Zone(0, "Movable", 77, 102, [(77, 102)]),
         reference.Zone(1, "Normal", 128, 180, [(128, 180)]),
     ]
     types = {8: reference.CMA, 40: reference.ISOLATE, 41: reference.RECLAIMABLE, 4: reference.HIGHATOMIC}

@@ -90,6 +90,11 @@ def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:
     InputError
         If a handle is stale or given twice; then nothing has been freed.
 
+    Notes
+    -----
+    A single page with PG_hwpoison is not given back: it leaves the allocator. Such a page inside a larger folio goes
+    back to the free lists with it and can be allocated again, as in the kernel: the free path looks at order 0 only.
+
     References
     ----------
     mm/page_alloc.c, __free_one_page and free_one_page, Linux 6.12.117 (6.1 without the feature freelist_hygiene).

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +65,10 @@ class CopyOutcome:
     """Most bytes copied without a point where another task can run; 0 where the kernel is preemptible."""
 
 
-@lru_cache
 def copy_rule(
     geometry: Geometry,
     batch: str = "extent",
-    preempt: str = "full",
+    preempt: str | None = None,
     engine: str | None = None,
     granule: int | None = None,
     lag: int = 0,
@@ -83,6 +83,7 @@ def copy_rule(
         "page": a call a page (mainline folio_mc_copy); "extent": copy_mc_highpages().
     preempt
         Preemption model: "none" and "voluntary" cut an extent at 32 MiB, "lazy" and "full" copy the folio in one call.
+        None: the geometry's, which is "full" unless it was given.
     engine
         One of ENGINES; None: the architecture's.
     granule, lag
@@ -100,7 +101,8 @@ def copy_rule(
     arch/x86/lib/copy_mc.c and copy_mc_64.S, Linux 6.12.117.
     """
     one_of(batch, BATCHES, "batch")
-    preemptible = one_of(preempt, PREEMPT, "preemption model") in ("lazy", "full")
+    model = geometry.preempt if preempt is None else preempt
+    preemptible = one_of(model, PREEMPT, "preemption model") in ("lazy", "full")
     name = DEFAULT_ENGINE.get(geometry.arch, "none") if engine is None else engine
     kind = ENGINES[one_of(name, ENGINES, "engine")]
     if (granule is not None or lag) and name != "fast_string":
@@ -124,13 +126,26 @@ def copy_rule(
     )
 
 
+@lru_cache
+def _cached_rule(*arguments: Any) -> CopyRule:
+    return copy_rule(*arguments)
+
+
+def _rule(*arguments: Any) -> CopyRule:
+    """The rule, kept from the last time; what cannot be a key is refused by `copy_rule` itself."""
+    try:
+        return _cached_rule(*arguments)
+    except TypeError:
+        return copy_rule(*arguments)
+
+
 def folio_mc_copy(  # noqa: PLR0913 - the kernel's arguments and the build's
     mem: Machine,
     dst: npt.ArrayLike,
     src: npt.ArrayLike,
     *,
     batch: str = "extent",
-    preempt: str = "full",
+    preempt: str | None = None,
     engine: str | None = None,
     cpu: int = 0,
     granule: int | None = None,
@@ -160,7 +175,7 @@ def folio_mc_copy(  # noqa: PLR0913 - the kernel's arguments and the build's
     mm/util.c, folio_mc_copy, Linux 6.12.117, and the batching series named at `copy_rule`.
     """
     number = mem.check_cpu(cpu)
-    rule = copy_rule(mem.geometry, batch, preempt, engine, granule, lag)
+    rule = _rule(mem.geometry, batch, preempt, engine, granule, lag)
     targets, sources = as_handles(dst), as_handles(src)
     if targets.size != sources.size:
         raise InputError(f"{targets.size} destination folios for {sources.size} source folios")
@@ -203,7 +218,9 @@ def copy_mc_highpages(  # noqa: PLR0913 - as folio_mc_copy
     include/linux/highmem.h, copy_mc_highpages, of the series named at `copy_rule`.
     """
     number = mem.check_cpu(cpu)
-    rule = copy_rule(mem.geometry, "extent", "full", engine, granule, lag)
+    # The range is one unit, whatever the preemption model: cond_resched() stands between units only.
+    rule = _rule(mem.geometry, "extent", "full", engine, granule, lag)
+    rule = rule._replace(preemptible=np.uint64(mem.geometry.preempt in ("lazy", "full")))
     nr_pages = whole_number(nr_pages, "nr_pages", 1, mem.pfns.n_pages)
     target = check_pfn_range(mem, to_pfn, nr_pages, "destination")
     source = check_pfn_range(mem, from_pfn, nr_pages, "source")

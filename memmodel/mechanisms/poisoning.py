@@ -53,6 +53,8 @@ def inject_poison(
     """
     if (pfn is not None) + (address is not None) + (rate_per_gib is not None) != 1:
         raise InputError("give just one of pfn (with line), address, rate_per_gib")
+    if (pfn is None and np.any(line)) or (rate_per_gib is None and seed is not None):
+        raise InputError("line goes with pfn, seed with rate_per_gib")
     shift = mem.geometry.page_shift
     lines_per_page = 1 << (shift - LINE_SHIFT)
     if rate_per_gib is not None:

@@ -117,6 +117,10 @@ def scale_axis(axis: "Axis", coordinate: "xr.DataArray") -> None:
         if spans:
             axis.set_major_locator(LogLocator(base=base, numticks=6))  # "128 MiB" is wide
         axis.set_major_formatter(lambda value, _: level_text(coordinate, round(value)))
+    elif coordinate.dtype.kind in "iu" and not spans:
+        from matplotlib.ticker import MaxNLocator
+
+        axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plain(axes: "Axes", grid: Literal["both", "x", "y"] = "both") -> None:

@@ -122,7 +122,7 @@ def _draw_dataset(
 ) -> None:
     x, line, panel = roles
     n_panels = 1 if panel is None else array.sizes[panel]
-    n_columns = min(n_panels, 3)
+    n_columns = 2 if n_panels == 4 else min(n_panels, 3)
     n_rows = -(-n_panels // n_columns)
     figure = new_figure(3.6 * n_columns + 2.2, 2.9 * n_rows + 1.3)
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
@@ -193,7 +193,7 @@ def _label_grid(grid: Any, array: "xr.DataArray", x: Hashable | None, n_panels: 
     finite = array.values[np.isfinite(array.values)]
     if finite.min() > 0 and finite.max() / finite.min() >= 1000:
         first.set_yscale("log")
-    elif finite.min() > 0:
+    elif finite.min() >= 0:
         first.set_ylim(bottom=0)
     for axes in grid[:, 0]:
         axes.set_ylabel(axis_label(array))
@@ -222,7 +222,7 @@ def _key(figure: "Figure", grid: Any, array: "xr.DataArray", line: Hashable | No
         Line2D([], [], color=colour, ls=style, marker="o", ms=4, label=level_text(coordinate, value))
         for (colour, style), value in zip(_styles(array, line), coordinate.values.tolist(), strict=True)
     ]
-    figure.legend(handles=handles, title=axis_label(coordinate), loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(handles=handles, title=axis_label(coordinate), loc="outside right center", frameon=False, fontsize=9)
 
 
 def _constants(array: "xr.DataArray") -> list[str]:

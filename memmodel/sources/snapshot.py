@@ -128,6 +128,9 @@ def _recognise(paths: tuple[PathLike, ...]) -> tuple[dict[str, str], tuple[str, 
                 raise InputError(f"{file}: not recognised; the kinds are {', '.join(_KINDS)}")
     if not found:
         where = ", ".join(map(str, paths)) or "no path given"
+        below = sorted(p.name for path in paths if Path(path).is_dir() for p in Path(path).iterdir() if p.is_dir())
+        if below:
+            where += f" (its folders {', '.join(below[:3])}{', ...' if len(below) > 3 else ''} may have some)"
         raise InputError(f"{where}: no file of a snapshot; the kinds are {', '.join(_KINDS)}")
     return found, tuple(ignored)
 

@@ -57,7 +57,7 @@ class Machine:
         InputError
             If there is no such CPU.
         """
-        if cpu not in range(self.cpus):
+        if not isinstance(cpu, int | np.integer) or cpu not in range(self.cpus):
             raise InputError(f"cpu {cpu!r}; this machine has 0 to {self.cpus - 1}")
         return np.uint64(cpu)
 
@@ -72,11 +72,12 @@ class Machine:
         InputError
             If there is no such node.
         """
-        known = self._zonelists.get((node, highest))
+        whole = isinstance(node, int | np.integer)
+        known = self._zonelists.get((node, highest)) if whole else None
         if known is not None:
             return known
         nodes = self.nodes
-        if node not in nodes:
+        if not whole or node not in nodes:
             raise InputError(f"node {node!r}; this machine has {', '.join(map(str, nodes))}")
         order = [node] + [n for n in nodes if n > node] + [n for n in nodes if n < node]
         zones = self.state.zones

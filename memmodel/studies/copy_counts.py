@@ -9,7 +9,7 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
 from memmodel.kernels.copying import CopyRule, Status, Total, count_points
-from memmodel.mechanisms.buddy import alloc_pages
+from memmodel.mechanisms.buddy import alloc_pages, folio_rows
 from memmodel.mechanisms.copying import CopyOutcome, copy_rule, folio_mc_copy
 from memmodel.mechanisms.poisoning import inject_poison
 from memmodel.memory import PhysicalMemory
@@ -121,7 +121,8 @@ def count_in_memory(memory: PhysicalMemory, params: Params, seeds: Seeds) -> Cou
         folios = alloc_pages(mem, order, 2 * wanted)
         folios = folios[folios != -1]
         pairs = folios.size // 2
-        n_errors[i] = inject_poison(mem, rate_per_gib=float(params["poison_per_gib"][i]), seed=seeds[i]).size
+        inject_poison(mem, rate_per_gib=float(params["poison_per_gib"][i]), seed=seeds[i])
+        n_errors[i] = _lines_in(mem, folios[:pairs], order)
         out = folio_mc_copy(
             mem,
             folios[pairs : 2 * pairs],
@@ -133,6 +134,14 @@ def count_in_memory(memory: PhysicalMemory, params: Params, seeds: Seeds) -> Cou
         alloc_failed[i] = wanted - pairs
         totals[i] = _totals(out, order + mem.geometry.page_shift, int(params["drain_folios"][i]))
     return Counts(points, totals, n_errors, alloc_failed)
+
+
+def _lines_in(mem: PhysicalMemory, folios: npt.NDArray[np.int64], order: int) -> int:
+    """Poisoned lines in some folios of one order."""
+    first = np.sort(folio_rows(mem, folios)[0])
+    rows = mem.state.ue_lines >> np.uint64(mem.geometry.page_shift - LINE_SHIFT)
+    place = np.searchsorted(first, rows, side="right") - 1
+    return int(np.count_nonzero((place >= 0) & (rows - first[place] < 1 << order))) if first.size else 0
 
 
 def _totals(out: CopyOutcome, folio_shift: int, drain_folios: int) -> list[int]:

@@ -20,7 +20,13 @@ from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
 __all__ = ["STUDY"]
 
 PARAMETERS = (
-    Parameter("direction", "D0-D1", "Source and target node. D0 and D1 are DRAM.", kind="choice", choices=DIRECTIONS),
+    Parameter(
+        "direction",
+        "D0-D1",
+        "Source and target node. D0 and D1 are DRAM; with a memory it picks the price alone.",
+        kind="choice",
+        choices=DIRECTIONS,
+    ),
     Parameter("folio_order", 9, "Order of the folios. 9 is a 2 MiB THP, 18 a 1 GiB page.", kind="int", range=(0, 18)),
     Parameter(
         "batch",
@@ -36,7 +42,13 @@ PARAMETERS = (
         kind="choice",
         choices=PREEMPT,
     ),
-    Parameter("engine", "fast_string", "Copy primitive.", kind="choice", choices=tuple(ENGINES)),
+    Parameter(
+        "engine",
+        "fast_string",
+        "Copy primitive. Decides what becomes of an error; the price is that of the machine's own.",
+        kind="choice",
+        choices=tuple(ENGINES),
+    ),
     Parameter("page_size", "4KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB", "64KiB")),
     Parameter(
         "poison_per_gib",
@@ -125,7 +137,9 @@ def times_of(params: Params, counts: Counts, machine: Machine) -> dict[str, npt.
     extent = np.where(points["per_page"] > 0, 1, whole) << points["page_shift"]
     folio_bytes = points["n_pages"] << points["page_shift"]
     # The overhead of a folio was found on folios of some size; that of a smaller one is anybody's guess.
-    smallest = machine.smallest_folio.value if machine.smallest_folio else 0
+    measured = folio_bytes >= (machine.smallest_folio.value if machine.smallest_folio else 0)
+    # What was measured is rep movs on 4 KiB pages; other engines and page sizes are priced as if they were that.
+    measured &= (params["engine"] == "fast_string") & (params["page_size"] == "4KiB")
     stretch = totals[Total.STRETCH_BYTES]
     direction = direction_codes(params["direction"])
     work = CopyCounts(totals[Total.BYTES_WRITTEN], extent, totals[Total.CALLS], totals[Total.TRIED], direction)
@@ -142,7 +156,7 @@ def times_of(params: Params, counts: Counts, machine: Machine) -> dict[str, npt.
             "time_memory_ns": time.memory_ns,
             "time_folio_overhead_ns": time.folio_overhead_ns,
             "worst_nonpreemptible_ns": wait.copy_ns,
-            "calibrated": (time.calibrated & (folio_bytes[here] >= smallest)).astype(np.int8),
+            "calibrated": (time.calibrated & measured[here]).astype(np.int8),
         }
         for name, column in columns.items():
             times.setdefault(name, np.zeros(here.size, column.dtype))[here] = column

@@ -120,7 +120,8 @@ def _resources(study: Study, machine: object | None, memory: object | None) -> t
         raise InputError(f"machine is a {type(chosen).__name__}; give a name, a machine file or a Machine")
     if memory is not None:
         resources["memory"] = memory
-        origin |= {"memory": type(memory).__name__, "inputs": file_digests(memory)}
+        said = {"kind": type(memory).__name__, "digest": getattr(memory, "digest", None)}
+        origin |= {"memory": said, "inputs": file_digests(memory)}
     return resources, origin
 
 
@@ -254,8 +255,17 @@ def rerun(
     _, origin = _resources(find_study(record["study"]), machine, memory)
     for option, key in (("machine", "machine"), ("memory", "memory"), ("memory", "inputs")):
         if origin[key] != record.get(key):
-            raise InputError(f"the Dataset was made with {key} {record.get(key)}, not {origin[key]}; give {option}=")
+            said, now = _named(record.get(key)), _named(origin[key])
+            raise InputError(f"the Dataset was made with {key} {said}, not {now}; give {option}=")
     return run_study(record["study"], machine=machine, memory=memory, **options)
+
+
+def _named(resource: object) -> object:
+    """A machine or memory of a record in a few words."""
+    if not isinstance(resource, Mapping) or not resource:
+        return resource
+    name, digest = resource.get("name", resource.get("kind")), resource.get("digest")
+    return name if digest is None else f"{name} {str(digest)[:12]}"
 
 
 def _recorded_machine(record: Mapping[str, Any]) -> "str | Machine | None":

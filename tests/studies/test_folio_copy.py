@@ -131,3 +131,26 @@ def test_copy_table__meets_the_published_cells() -> None:
 def test_folio_copy__small_folios_are_marked_as_extrapolated() -> None:
     ds = mm.run_study("folio_copy", {"folio_order": [0, 8, 9, 18]})
     assert ds["calibrated"].values.tolist() == [0, 0, 1, 1]
+
+
+def test_rerun__refuses_another_memory() -> None:
+    mem = mm.PhysicalMemory(mm.Geometry(), size="64MiB", seed=0)
+    ds = mm.run_study("folio_copy", {"folio_order": [0, 9]}, memory=mem, seed=1)
+    assert mm.rerun(ds, memory=mem).identical(ds)
+    with pytest.raises(mm.InputError, match="give memory="):
+        mm.rerun(ds, memory=mm.PhysicalMemory(mm.Geometry(), size="128MiB", seed=0))
+    mm.alloc_pages(mem, count=1)
+    with pytest.raises(mm.InputError, match="give memory="):
+        mm.rerun(ds, memory=mem)
+
+
+def test_folio_copy__errors_of_a_memory_are_those_of_the_sources() -> None:
+    mem = mm.PhysicalMemory(mm.Geometry(), size="256MiB", seed=0)
+    ds = mm.run_study("folio_copy", {"poison_per_gib": 80.0, "folio_order": 9}, memory=mem, seed=1, replicates=20)
+    assert (ds["folios_moved"] + ds["folios_failed"] == 64).all()
+    assert 5 < float(ds["n_errors"].mean()) < 15  # 128 MiB of sources
+
+
+def test_folio_copy__prices_that_nobody_measured_are_marked() -> None:
+    grid = {"engine": ["fast_string", "fragile", "memcpy"], "page_size": ["4KiB", "16KiB"]}
+    assert mm.run_study("folio_copy", grid)["calibrated"].values.tolist() == [[1, 0], [0, 0], [0, 0]]
