@@ -174,6 +174,9 @@ class Geometry:
         """
         config = read_kconfig(source)
         options, notes, not_shown = geometry_options(config, kernel)
+        taken = {"page_size": "page size not given", "arch": "architecture not given"}
+        moot = tuple(text for name, text in taken.items() if name in changes)
+        notes = [note for note in notes if not note.startswith(moot)]
         try:
             geo = cls(**{**options, "notes": notes, **changes})
         except GeometryError as error:
