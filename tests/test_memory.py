@@ -472,3 +472,21 @@ def test_load__a_pickle_is_never_run(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("meta.npy", buffer.getvalue())
     unreadable(path)
+
+
+def test_restore__is_a_copy_in_place(small):
+    start = small.copy()
+    folios = mm.alloc_pages(start, order=1, count=3)
+    used = start.copy()
+    mm.inject_poison(used, pfn=used.pfn(folios)[0])
+    mm.free_pages(used, folios)
+    mm.alloc_pages(used, count=20)
+    used.restore(start)
+    used.check()
+    assert used.digest == start.digest
+    for mem in (used, start):  # and goes on as the original does
+        mm.free_pages(mem, folios)
+    assert used.pfn(mm.alloc_pages(used, count=9)).tolist() == start.pfn(mm.alloc_pages(start, count=9)).tolist()
+    assert used.digest == start.digest
+    with pytest.raises(mm.InputError, match="same geometry"):
+        used.restore(PhysicalMemory(Geometry(kernel="7.3"), "1MiB", seed=0))

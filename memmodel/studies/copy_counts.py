@@ -108,12 +108,14 @@ def count_in_memory(memory: PhysicalMemory, params: Params, seeds: Seeds) -> Cou
     points = points_of(params, memory.geometry)
     totals = np.zeros((points.size, len(Total)), np.int64)
     n_errors, alloc_failed = np.zeros(points.size), np.zeros(points.size)
+    mem = memory.copy()
     for i in range(points.size):
         if parse_bytes(str(params["page_size"][i])) != memory.geometry.page_size_bytes:
             raise InputError(
                 f"page_size {params['page_size'][i]}; the memory's is {memory.geometry.page_size_bytes} bytes"
             )
-        mem, order, wanted = memory.copy(), int(params["folio_order"][i]), int(points[i]["n_folios"])
+        order, wanted = int(params["folio_order"][i]), int(points[i]["n_folios"])
+        mem.restore(memory)
         if order > mem.geometry.max_page_order:
             raise InputError(
                 f"folio_order {order} is more than this memory's MAX_PAGE_ORDER {mem.geometry.max_page_order}"
