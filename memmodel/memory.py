@@ -69,7 +69,7 @@ class PhysicalMemory(Machine):
     movablecore
         Bytes of ZONE_MOVABLE, taken from the top of the nodes.
     seed
-        Kept with the memory and its copies; drawn if not given. Nothing in a made-up memory is random.
+        Root of random numbers that are asked for without a seed (`inject_poison`); drawn and kept if not given.
 
     Raises
     ------

@@ -38,9 +38,9 @@ def inject_poison(
     address
         Physical byte addresses in place of pfn and line.
     rate_per_gib
-        Expected lines a GiB of present memory (Poisson, uniform) in place of either; wants `seed`.
+        Expected lines a GiB of present memory (Poisson, uniform) in place of either.
     seed
-        Of the generator.
+        Of the generator; if not given, it follows from the memory's seed and how many lines are poisoned already.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def _random_lines(
     """Rows and lines, uniform over present memory; a page as often as its share, as a Poisson process."""
     if not isinstance(rate_per_gib, Real) or not 0 <= rate_per_gib <= GIB >> LINE_SHIFT:
         raise InputError(f"rate_per_gib {rate_per_gib!r}; 0 to {GIB >> LINE_SHIFT} lines are possible")
-    if seed is None:
-        raise InputError("rate_per_gib needs a seed")
+    if seed is None:  # the memory's own, another one after each line that there is
+        seed = np.random.SeedSequence(mem.seed, spawn_key=(mem.state.ue_lines.size,))
     try:
         rng = np.random.default_rng(seed)
     except (TypeError, ValueError):

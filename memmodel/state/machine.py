@@ -17,6 +17,9 @@ Handles = npt.NDArray[np.int64]
 class Machine:
     """Holds the state of one machine's memory; mechanisms change it in place."""
 
+    seed: int
+    """Root of random numbers that nobody gave a seed for."""
+
     def __init__(self, geometry: Geometry, state: Memory, pfns: PfnMap, cpus: int) -> None:
         self.geometry = geometry
         self.state = state

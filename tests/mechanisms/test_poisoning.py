@@ -121,7 +121,6 @@ def test_inject_poison__a_rate_leaves_holes_out(holed):
         ({"address": -64}, "outside memory"),
         ({"address": 1.5}, "a physical address is a whole number"),
         ({"address": "0x1000"}, "a physical address is a whole number"),
-        ({"rate_per_gib": 1}, "needs a seed"),
         ({"rate_per_gib": -1, "seed": 0}, "rate_per_gib -1"),
         ({"rate_per_gib": float("nan"), "seed": 0}, "rate_per_gib nan"),
         ({"rate_per_gib": float("inf"), "seed": 0}, "rate_per_gib inf"),
@@ -186,3 +185,12 @@ def test_run_memory_failure_work__a_free_page_of_any_type(small_geometry, migrat
 @pytest.mark.parametrize("cpu", [2, -1, "0", None, 0.5])
 def test_run_memory_failure_work__bad_cpu(small, cpu):
     refused(small, f"cpu {cpu!r}; this machine has 0 to 1", mm.run_memory_failure_work, cpu)
+
+
+def test_inject_poison__a_missing_seed_is_the_memorys():
+    first, second = (PhysicalMemory(Geometry(), "16MiB", seed=seed) for seed in (1, 1))
+    got = mm.inject_poison(first, rate_per_gib=1000)
+    assert got.size > 0
+    assert mm.inject_poison(second, rate_per_gib=1000).tolist() == got.tolist()
+    assert set(mm.inject_poison(first, rate_per_gib=1000)) != set(got)  # and the next call draws others
+    assert mm.inject_poison(PhysicalMemory(Geometry(), "16MiB", seed=2), rate_per_gib=1000).tolist() != got.tolist()
