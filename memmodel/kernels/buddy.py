@@ -112,6 +112,14 @@ def expand(mem: Memory, index: U, low: U, high: U, migratetype: U) -> None:
 
 
 @inlined
+def take_block(mem: Memory, index: U, order: U, found: U, migratetype: U) -> None:
+    """Take a free block of order `found` off its list and keep its lowest part (page_del_and_expand)."""
+    del_free(mem, index, found)
+    expand(mem, index, order, found, migratetype)
+    unaccount_free(mem, mem.pages[index].zone, migratetype, ONE << order)
+
+
+@inlined
 def take_smallest(mem: Memory, zone: U, order: U, migratetype: U) -> U:
     """Head of the smallest sufficient list of this type, split; NONE if there is none (__rmqueue_smallest)."""
     found = order
@@ -119,9 +127,7 @@ def take_smallest(mem: Memory, zone: U, order: U, migratetype: U) -> U:
         head = free_list(mem, zone, found, migratetype)
         index = np.uint64(mem.pages[head].next)
         if index != head:
-            del_free(mem, index, found)
-            expand(mem, index, order, found, migratetype)
-            unaccount_free(mem, zone, migratetype, ONE << order)
+            take_block(mem, index, order, found, migratetype)
             return index
         found += ONE
     return NONE
@@ -139,10 +145,8 @@ def claim_whole_block(mem: Memory, zone: U, order: U, migratetype: U) -> U:
             head = free_list(mem, zone, found, np.uint64(fallback))
             index = np.uint64(mem.pages[head].next)
             if index != head:
-                del_free(mem, index, found)
                 set_block_types(mem, index, found, migratetype)
-                expand(mem, index, order, found, migratetype)
-                unaccount_free(mem, zone, migratetype, ONE << order)
+                take_block(mem, index, order, found, migratetype)
                 return index
         if found == ZERO:
             break
@@ -242,6 +246,15 @@ def resolve_folios(mem: Memory, handles: Any, indices: Any, orders: Any) -> int:
     return -1
 
 
+@inlined
+def unmark_folios(mem: Memory, handles: Any, n_handles: int) -> None:
+    """Take back the marks of the first `n_handles` folios."""
+    for i in range(n_handles):
+        if handles[i] != -1:
+            slot = np.uint64(handles[i]) & SLOT_BITS
+            mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
+
+
 @kernel
 def mark_folios(mem: Memory, handles: Any) -> int:
     """Mark each folio, so that one given twice is found before anything changes; first bad position, or -1.
@@ -253,10 +266,7 @@ def mark_folios(mem: Memory, handles: Any) -> int:
             continue
         slot = find_folio(mem, handles[i])
         if slot == NONE or np.uint64(mem.folios[slot].index) & MARK:
-            for j in range(i):
-                if handles[j] != -1:
-                    slot = np.uint64(handles[j]) & SLOT_BITS
-                    mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
+            unmark_folios(mem, handles, i)
             return i
         mem.folios[slot].index = np.uint64(mem.folios[slot].index) | MARK
     return -1

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.jit import copy_bytes, inlined, kernel, stream_bytes, stream_fence
-from memmodel.kernels.buddy import MARK, ORDER_BITS, SLOT_BITS, find_folio
+from memmodel.kernels.buddy import MARK, ORDER_BITS, find_folio, unmark_folios
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.poisoning import first_bad_line, first_bad_page, queue_failure
 from memmodel.state.layout import MF_QUEUE_SLOTS, NONE, Memory
@@ -38,9 +38,8 @@ class Status(IntEnum):
 class CopyRule(NamedTuple):
     """How a folio is cut into calls, and what an engine makes of an error; all that one kernel and machine fix."""
 
-    unit_pages: np.uint64  # pages a call of the fast path takes at most; 0: the whole folio
+    unit_pages: np.uint64  # pages between cond_resched()s, and of one call of the fast path; 0: the whole folio
     per_page: np.uint64  # 1: every call takes one page, whatever the unit (no fast path, or the old kernel)
-    resched_pages: np.uint64  # cond_resched() stands after this many pages; 0: only behind the folio
     preemptible: np.uint64  # 1: the task can be preempted inside a call, so no stretch is closed to it
     recovers: np.uint64  # 1: an error is survived and reported
     granule: np.uint64  # reported progress is a multiple of this, counted from the call's start
@@ -83,14 +82,6 @@ STALE_TARGET, STALE_SOURCE = Pairing.STALE_TARGET.value, Pairing.STALE_SOURCE.va
 ORDERS_DIFFER, OVERLAP = Pairing.ORDERS_DIFFER.value, Pairing.OVERLAP.value
 
 
-@inlined
-def unmark(mem: Memory, handles: Any, n_handles: int) -> None:
-    """Take back the marks of the first `n_handles` folios."""
-    for i in range(n_handles):
-        slot = np.uint64(handles[i]) & SLOT_BITS
-        mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
-
-
 @kernel
 def pair_folios(mem: Memory, handles: Any, source_handles: Any, rows: Any) -> Any:
     """Rows and sizes of folios and of those they are copied from: targets, sources, pages into `rows`.
@@ -102,7 +93,7 @@ def pair_folios(mem: Memory, handles: Any, source_handles: Any, rows: Any) -> An
     for i in range(handles.size):
         slot = find_folio(mem, handles[i])
         if slot == NONE or np.uint64(mem.folios[slot].index) & MARK:
-            unmark(mem, handles, i)
+            unmark_folios(mem, handles, i)
             return STALE_TARGET if slot == NONE else OVERLAP, i
         targets[i] = mem.folios[slot].index
         n_pages[i] = ONE << (np.uint64(mem.pages[targets[i]].state) & ORDER_BITS)
@@ -120,7 +111,7 @@ def pair_folios(mem: Memory, handles: Any, source_handles: Any, rows: Any) -> An
                 problem, where = ORDERS_DIFFER, i
         if problem:
             break
-    unmark(mem, handles, handles.size)
+    unmark_folios(mem, handles, handles.size)
     return problem, where
 
 
@@ -131,9 +122,8 @@ def copy_outcome(rule: CopyRule, n_pages: U, page_shift: U, error: U) -> Any:
     Returns status, bytes written, page to report (from the folio's first), calls, resched points, longest stretch.
     """
     size = n_pages << page_shift
-    call_pages = ONE if rule.per_page else (rule.unit_pages if rule.unit_pages else n_pages)
-    call = min(call_pages, n_pages) << page_shift
-    resched = min(rule.resched_pages if rule.resched_pages else n_pages, n_pages) << page_shift
+    resched = min(rule.unit_pages if rule.unit_pages else n_pages, n_pages) << page_shift
+    call = ONE << page_shift if rule.per_page else resched
     if error >= size:
         stretch = ZERO if rule.preemptible else resched
         return COPIED, size, ZERO, (size + call - ONE) // call, (size - ONE) // resched, stretch
@@ -265,7 +255,6 @@ def count_points(points: Any, first: Any, folios: Any, errors: Any, totals: Any)
         rule = CopyRule(
             np.uint64(point.unit_pages),
             np.uint64(point.per_page),
-            np.uint64(point.resched_pages),
             np.uint64(point.preemptible),
             np.uint64(point.recovers),
             np.uint64(point.granule),

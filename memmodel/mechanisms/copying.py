@@ -8,17 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError, one_of
-from memmodel.geometry import Geometry
+from memmodel.geometry import PREEMPT_MODELS, Geometry
 from memmodel.kernels import copying as kernels
 from memmodel.kernels.copying import CopyRule, Pairing
 from memmodel.mechanisms.buddy import as_handles, folio_rows, stale, whole_number
 from memmodel.mechanisms.poisoning import check_pfn_range
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["BATCHES", "ENGINES", "PREEMPT", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
+__all__ = ["BATCHES", "ENGINES", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
 
 BATCHES = ("page", "extent")
-PREEMPT = ("none", "voluntary", "lazy", "full")
 NON_PREEMPT_BATCH_BYTES = 32 << 20  # COPY_MC_PAGES_NON_PREEMPT_BATCH << PAGE_SHIFT
 # A batch this large is streamed past the caches: from 4 MiB on 1.2x, from 256 MiB on 1.5x the rate of memcpy on a Xeon
 # with 2 MiB of second-level and 260 MiB of last-level cache (asv: bench_copying.SwitchPoint).
@@ -102,7 +101,7 @@ def copy_rule(
     """
     one_of(batch, BATCHES, "batch")
     model = geometry.preempt if preempt is None else preempt
-    preemptible = one_of(model, PREEMPT, "preemption model") in ("lazy", "full")
+    preemptible = one_of(model, PREEMPT_MODELS, "preemption model") in ("lazy", "full")
     name = DEFAULT_ENGINE.get(geometry.arch, "none") if engine is None else engine
     kind = ENGINES[one_of(name, ENGINES, "engine")]
     if (granule is not None or lag) and name != "fast_string":
@@ -118,7 +117,6 @@ def copy_rule(
     return CopyRule(
         unit_pages=np.uint64(0 if whole else batch_pages),
         per_page=np.uint64(not fast_path),
-        resched_pages=np.uint64(0 if whole else batch_pages),
         preemptible=np.uint64(preemptible),
         recovers=np.uint64(kind.recovers),
         granule=np.uint64(granule),

@@ -12,7 +12,7 @@ from memmodel.mechanisms.buddy import whole_number
 from memmodel.state.layout import MF_QUEUE_SLOTS, Kind
 from memmodel.state.machine import Machine
 
-__all__ = ["FailureWork", "inject_poison", "run_memory_failure_work"]
+__all__ = ["LINE_SHIFT", "FailureWork", "inject_poison", "run_memory_failure_work"]
 
 LINE_SHIFT = 6  # hardware reports and poisons 64-byte lines
 GIB = 1 << 30

@@ -253,11 +253,10 @@ def overwrite(memory: Memory, source: Memory) -> Memory:
 
     A new copy touches new pages, and page faults are what keeps two threads from being twice as fast as one.
     """
-    used = int(source.slots[1])
-    if memory.folios.size >= used:
-        n_bytes = used * folio_dtype.itemsize
-        _bytes(memory.folios)[:n_bytes] = _bytes(source.folios)[:n_bytes]
-        _bytes(memory.folios)[n_bytes:] = 0
+    used, used_before = (int(each.slots[1]) * folio_dtype.itemsize for each in (source, memory))
+    if memory.folios.nbytes >= used:
+        _bytes(memory.folios)[:used] = _bytes(source.folios)[:used]
+        _bytes(memory.folios)[used:used_before] = 0  # and no further: what was never used has no memory behind it
     else:
         memory = memory._replace(folios=_records(_copied(source.folios)))
     for name in DTYPES.keys() - {"folios", "ue_lines"}:  # of one machine: all of the same shape

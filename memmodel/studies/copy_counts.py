@@ -11,7 +11,7 @@ from memmodel.geometry import Geometry
 from memmodel.kernels.copying import CopyRule, Status, Total, count_points
 from memmodel.mechanisms.buddy import alloc_pages, folio_rows
 from memmodel.mechanisms.copying import CopyOutcome, copy_rule, folio_mc_copy
-from memmodel.mechanisms.poisoning import inject_poison
+from memmodel.mechanisms.poisoning import LINE_SHIFT, inject_poison
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import MF_QUEUE_SLOTS
 from memmodel.studies.registry import Params, Seeds
@@ -20,7 +20,6 @@ from memmodel.units import format_bytes, parse_bytes
 __all__ = ["Counts", "count", "count_in_memory"]
 
 MOVED_BYTES = 1 << 30
-LINE_SHIFT = 6
 N_LINES = MOVED_BYTES >> LINE_SHIFT
 
 POINT = np.dtype([(name, "u8") for name in (*CopyRule._fields, "n_pages", "page_shift", "n_folios", "drain_folios")])

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from memmodel.cost.machines import DIRECTIONS, Machine
 from memmodel.cost.model import CopyCounts, direction_codes, price, throughput_gib_per_s
 from memmodel.errors import InputError
+from memmodel.geometry import PREEMPT_MODELS
 from memmodel.kernels.copying import Total
-from memmodel.mechanisms.copying import BATCHES, ENGINES, PREEMPT
+from memmodel.mechanisms.copying import BATCHES, ENGINES
 from memmodel.memory import PhysicalMemory
 from memmodel.sources.records import Snapshot
 from memmodel.studies.copy_counts import Counts, count, count_in_memory
@@ -40,7 +41,7 @@ PARAMETERS = (
         "full",
         "Preemption model. none and voluntary cut an extent at 32 MiB.",
         kind="choice",
-        choices=PREEMPT,
+        choices=PREEMPT_MODELS,
     ),
     Parameter(
         "engine",

@@ -35,7 +35,7 @@ def small_blocks(page_size=4096):
 
 def rule(unit=0, per_page=0, preemptible=0, recovers=1, granule=64, lag=0):
     """The kernel's rule: units of `unit` pages (0: the folio), in one call or page by page."""
-    return CopyRule(*map(np.uint64, (unit, per_page, unit, preemptible, recovers, granule, lag)))
+    return CopyRule(*map(np.uint64, (unit, per_page, preemptible, recovers, granule, lag)))
 
 
 def copy(mem, copy_rule, targets, sources, n_pages, stream=False):
