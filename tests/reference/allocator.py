@@ -1,5 +1,6 @@
 """The slow obvious twin of Linux 6.12.117's page allocator: one node, zones ascending, a page set a zone and CPU.
 
+What later kernels do otherwise, up to 7.3, are the names in a zone's `features` (memmodel.sources.features).
 Plain Python throughout: it is what the compiled kernels are compared with. allocator_zone.py has the buddy lists,
 allocator_fallback.py how a block is found, allocator_pcp.py the per-CPU lists, allocator_request.py the flags,
 allocator_isolation.py what cma_alloc does to pageblocks; here are the watermarks, the walk over the zones, and the
@@ -25,14 +26,18 @@ class Allocator:
         self.lru = set()
 
     @classmethod
-    def from_free_lists(cls, state, protection, thresholds, **settings):
-        """From a dump (memmodel.sources.records.FreeLists); protection and vm stat thresholds by the zone's name."""
+    def from_free_lists(cls, state, protection, thresholds, features=frozenset(), folded=True, **settings):
+        """From a dump (memmodel.sources.records.FreeLists); protection and vm stat thresholds by the zone's name.
+
+        `folded`: the CPU went idle after the dump, so that the counters start without differences.
+        """
         zones, pcp = [], {}
         for lists in state.zones:
-            zone = zone_from_lists(state, lists, protection[lists.name], thresholds[lists.name])
+            zone = zone_from_lists(state, lists, protection[lists.name], thresholds[lists.name], folded)
+            zone.features = features
             zones.append(zone)
             for dumped in lists.pcp:
-                pcp[zone.index, dumped.cpu] = pcp_from_dump(zone, dumped)
+                pcp[zone.index, dumped.cpu] = pcp_from_dump(zone, dumped, state.page_shift)
         return cls(sorted(zones, key=lambda zone: zone.index), pcp, **settings)
 
     def log_to(self, operations):
@@ -45,11 +50,22 @@ class Allocator:
             zone.cpu = cpu
             zone.capture = capture[1] if capture and capture[0] is zone else None
 
+    def after_piece(self, function):
+        for zone in self.zones:
+            zone.after_piece = function
+
     def fold_counters(self, cpu):
         """A CPU that goes idle brings its differences in (quiet_vmstat); were there any?"""
         counters = [counter for zone in self.zones for counter in (zone.free_pages, zone.free_cma_pages)]
         differences = [counter.fold(cpu) for counter in counters]
         return any(differences)
+
+    def vmstat_update(self, cpu):
+        """The vmstat worker: each zone's differences, then its page set (refresh_cpu_vm_stats)."""
+        for zone in self.zones:
+            zone.free_pages.fold(cpu)
+            zone.free_cma_pages.fold(cpu)
+            self.pcp[zone.index, cpu].decay()
 
     def zone_of(self, pfn):
         return next(zone for zone in self.zones if zone.spans(pfn))
@@ -108,7 +124,7 @@ class Allocator:
             if self.may_use(zone, request, flags):
                 pfn = self.rmqueue(zone, request, flags, cpu)
                 if pfn is not None:
-                    if flags.highatomic:
+                    if flags.highatomic and "highatomic_by_buddy" not in zone.features:
                         self.reserve_highatomic(zone, pfn, request.order)
                     return pfn
         if flags.nofragment:
@@ -145,6 +161,8 @@ class Allocator:
             pfn = self.finder(zone, flags).find(order, migratetype)
         if pfn is None and (flags.oom or flags.non_block):
             pfn = zone.take_smallest(order, HIGHATOMIC)
+        if pfn is not None and flags.highatomic and "highatomic_by_buddy" in zone.features and flags.mark == MIN:
+            self.reserve_highatomic(zone, pfn, order)
         return pfn
 
     @staticmethod
@@ -190,6 +208,14 @@ class Allocator:
         elif pcp.free(pfn, order, migratetype):
             self.leave_below_high(zone)
 
+    def free_contig_range(self, pfn, n_pages, cpu):
+        """A range of single pages comes back in the largest aligned blocks, ascending (contig_free_chunks)."""
+        end = pfn + n_pages
+        while pfn < end:
+            order = min(self.zone_of(pfn).max_order, (end - pfn).bit_length() - 1, (pfn & -pfn).bit_length() - 1)
+            self.free_pages(pfn, order, cpu)
+            pfn += 1 << order
+
     def leave_below_high(self, zone):
         """Looked at after a drain only."""
         mark = zone.watermarks[HIGH] + zone.watermark_boost
@@ -222,8 +248,15 @@ class Allocator:
         return order
 
 
-def zone_from_lists(state, lists, protection, threshold):
-    """A zone as dumped. The counters start at the true sums: the differences fold when a CPU goes idle."""
+def start_counter(total, dumped, threshold, folded):
+    """What the dumped counter lacks of the lists' sum is in the difference of CPU 0 (no dump says which CPU's)."""
+    if folded or dumped is None:
+        return ZoneCounter(total, threshold)
+    return ZoneCounter(dumped, threshold, {0: total - dumped})
+
+
+def zone_from_lists(state, lists, protection, threshold, folded):
+    """A zone as dumped."""
     boost = lists.watermark_boost or 0
     blocks = {key: OrderedDict.fromkeys(pfns.tolist()) for key, pfns in lists.lists.items()}
     free = {key: len(pfns) << key[0] for key, pfns in blocks.items() if key[1] != ISOLATE}
@@ -238,8 +271,8 @@ def zone_from_lists(state, lists, protection, threshold):
         pageblock_order=state.pageblock_order,
         watermarks={name: pages - boost for name, pages in lists.watermarks.items()},
         lowmem_reserve=protection,
-        free_pages=ZoneCounter(sum(free.values()), threshold),
-        free_cma_pages=ZoneCounter(free_cma, threshold),
+        free_pages=start_counter(sum(free.values()), lists.free_pages, threshold, folded),
+        free_cma_pages=start_counter(free_cma, lists.free_cma_pages, threshold, folded),
         block_types=dict(zip(lists.block_pfns.tolist(), lists.block_migratetypes.tolist(), strict=True)),
         nr_free_highatomic=lists.nr_free_highatomic or 0,
         nr_reserved_highatomic=lists.reserved_highatomic or 0,
@@ -249,14 +282,15 @@ def zone_from_lists(state, lists, protection, threshold):
     )
 
 
-def pcp_from_dump(zone, dumped):
+def pcp_from_dump(zone, dumped, page_shift):
+    hpage_pmd_order = page_shift - 3  # a page of 8-byte entries
     pcp = PcpSet(
         zone=zone,
         batch=dumped.batch,
         high=dumped.high,
         high_min=dumped.high_min,
         high_max=dumped.high_max,
-        hpage_pmd_order=zone.pageblock_order,
+        hpage_pmd_order=hpage_pmd_order if "pcp_pmd_order" in zone.features else zone.pageblock_order,
         count=dumped.count,
         free_count=dumped.free_count,
     )

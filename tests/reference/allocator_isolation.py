@@ -1,6 +1,7 @@
-"""The slow obvious twin of isolating ranges for cma_alloc (mm/page_isolation.c, move_freepages_block_isolate, 6.12).
+"""The slow obvious twin of isolating ranges for cma_alloc (mm/page_isolation.c, move_freepages_block_isolate).
 
-Until 6.16 isolation overwrites the type of the pageblock: the undo is told what it was.
+Until 6.16 isolation overwrites the type of the pageblock: the undo is told what it was. With the feature isolate_bit
+the type survives below the bit.
 """
 
 from tests.reference.allocator_zone import ISOLATE
@@ -22,7 +23,7 @@ def undo_isolation(zone, start, end, migratetype):
     """undo_isolate_page_range: ascending."""
     for block in sorted(isolation_order(zone, start, end)):
         if zone.type_of(block) == ISOLATE:
-            unset_isolate(zone, block, migratetype)
+            unset_isolate(zone, block, zone.block_types[block] if "isolate_bit" in zone.features else migratetype)
 
 
 def set_block_type(zone, block, migratetype):

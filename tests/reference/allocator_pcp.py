@@ -1,4 +1,4 @@
-"""The slow obvious twin of the per-CPU page lists (struct per_cpu_pages, mm/page_alloc.c of 6.12).
+"""The slow obvious twin of the per-CPU page lists (struct per_cpu_pages, mm/page_alloc.c of 6.12 and 7.3).
 
 Noted in the zone's `operations`: ("gtp+", pfn, pindex) pushed by a free, ("gtp>", ...) appended by a refill,
 ("gtp-", ...) allocated, ("gtpd", ...) drained.
@@ -37,6 +37,9 @@ class PcpSet:
     freed_high_order: bool = False  # PCPF_PREV_FREE_HIGH_ORDER
     lists: list = field(default_factory=lambda: [deque() for _ in range(N_LISTS)])
 
+    def has(self, feature):
+        return feature in self.zone.features
+
     def allowed(self, order):
         return order <= COSTLY_ORDER or order == self.hpage_pmd_order
 
@@ -58,7 +61,7 @@ class PcpSet:
         self.free_count >>= 1
         pindex = self.pindex(order, migratetype)
         pfns = self.lists[pindex]
-        if not pfns:
+        if not pfns and not (finder.flags.highatomic and self.has("highatomic_by_buddy")):
             self.refill(order, migratetype, finder)
         if not pfns:
             return None
@@ -105,14 +108,16 @@ class PcpSet:
         free_high = False
         if 0 < order <= COSTLY_ORDER:
             enough = not self.large_cache or self.count >= self.batch
-            free_high = self.free_count >= self.batch and self.freed_high_order and enough
+            many = self.batch + (self.high_min // 2 if self.has("pcp_free_high_half_min") else 0)
+            free_high = self.free_count >= many and self.freed_high_order and enough
         self.freed_high_order = 0 < order <= COSTLY_ORDER
         if self.free_count < self.batch << self.scale_max:
             self.free_count += 1 << order
         high = self.drain_mark(free_high)
         if self.count < high:
             return False
-        self.drain(self.drain_length(high, free_high), pindex)
+        n_pages = self.drain_length(high, free_high)
+        self.drain_pieces(n_pages, self.batch if self.has("pcp_free_in_batches") else n_pages, pindex)
         return True
 
     def drain_mark(self, free_high):
@@ -146,9 +151,27 @@ class PcpSet:
             return 1
         return clamp(self.free_count, self.batch, high - self.batch)
 
+    def drain_pieces(self, n_pages, piece, pindex):
+        """Every piece starts at `pindex` again; a large block that ends one is not taken off the rest."""
+        n_blocks = 0
+        while n_pages > 0 and self.count > 0:
+            n_blocks += self.drain(min(n_pages, piece), pindex)
+            n_pages -= piece
+            if self.zone.after_piece:
+                self.zone.after_piece(n_blocks)
+
+    def decay(self):
+        """What the vmstat worker does now and then: lower `high` and free what is above (decay_pcp_high)."""
+        if self.high > self.high_min:
+            self.high = max(self.count - (self.batch << self.scale_max), self.high - (self.high >> 3), self.high_min)
+        self.drain_pieces(self.count - self.high, self.batch, 0)
+
     def drain(self, n_pages, pindex):
-        """Back to the buddy lists from the tails, one list after the other from `pindex` on (free_pcppages_bulk)."""
-        n_pages = min(n_pages, self.count)
+        """Back to the buddy lists from the tails, one list after the other from `pindex` on (free_pcppages_bulk).
+
+        The number of blocks.
+        """
+        n_pages, n_blocks = min(n_pages, self.count), 0
         while n_pages > 0:
             while not self.lists[pindex]:
                 pindex = (pindex + 1) % N_LISTS
@@ -158,6 +181,8 @@ class PcpSet:
             self.count -= 1 << order
             self.zone.note("gtpd", pfn, pindex)
             self.zone.free_one(pfn, order, self.zone.type_of(pfn))
+            n_blocks += 1
+        return n_blocks
 
     def drain_all(self):
         """Everything (drain_pages_zone)."""

@@ -1,4 +1,4 @@
-"""The slow obvious twin of what a request says: its zones, its migratetype, and the flags of each attempt (6.12)."""
+"""The slow obvious twin of what a request says: its zones, its migratetype, and the flags of each attempt."""
 
 from dataclasses import dataclass
 
@@ -54,6 +54,15 @@ class Request:
             return ZONE_INDEX["DMA32"]
         return MOVABLE_INDEX if {"HIGHMEM", "MOVABLE"} <= self.gfp else NORMAL_INDEX
 
+    @property
+    def non_block(self):
+        return not self.gfp & {"DIRECT_RECLAIM", "NOMEMALLOC"}
+
+    @property
+    def may_reserve(self):
+        """Is it one of those that HIGHATOMIC blocks are kept for?"""
+        return self.non_block and "HIGH" in self.gfp and self.order > 0
+
 
 @dataclass(frozen=True)
 class AllocFlags:
@@ -75,23 +84,23 @@ class AllocFlags:
     @classmethod
     def fast(cls, request, preferred_zone):
         """Of the first attempt (prepare_alloc_pages, alloc_flags_nofragment)."""
+        may_reserve = "highatomic_fast_path" in preferred_zone.features
         return cls(
             mark=LOW,
             cma=request.migratetype == MOVABLE,
             kswapd="KSWAPD_RECLAIM" in request.gfp,
             nofragment=preferred_zone.index == NORMAL_INDEX,
+            highatomic=may_reserve and request.may_reserve,
         )
 
     @classmethod
     def slow(cls, request):
         """Of all later ones (gfp_to_alloc_flags); callers with PF_MEMALLOC or real-time priority are not modelled."""
-        non_block = not request.gfp & {"DIRECT_RECLAIM", "NOMEMALLOC"}
-        high = "HIGH" in request.gfp
         return cls(
             mark=MIN,
             cma=request.migratetype == MOVABLE,
             kswapd="KSWAPD_RECLAIM" in request.gfp,
-            non_block=non_block,
-            min_reserve=high,
-            highatomic=non_block and high and request.order > 0,
+            non_block=request.non_block,
+            min_reserve="HIGH" in request.gfp,
+            highatomic=request.may_reserve,
         )

@@ -6,6 +6,7 @@ Every list operation is noted in `operations`, if there is such a list, the way 
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 UNMOVABLE, MOVABLE, RECLAIMABLE, HIGHATOMIC, CMA, ISOLATE = range(6)
@@ -19,10 +20,10 @@ class ZoneCounter:
     Readers see `value`: what is in the differences is not in it yet.
     """
 
-    def __init__(self, value, threshold):
+    def __init__(self, value, threshold, differences=None):
         self.value = value
         self.threshold = threshold
-        self.differences = {}
+        self.differences = differences or {}  # by CPU
 
     def add(self, delta, cpu):
         difference = self.differences.get(cpu, 0) + delta
@@ -63,6 +64,8 @@ class Zone:
     free_pages: ZoneCounter
     free_cma_pages: ZoneCounter
     block_types: dict  # first pfn of the pageblock -> migratetype
+    features: frozenset = frozenset()  # what differs between kernels, by name
+    isolated: set = field(default_factory=set)  # pageblocks with the bit of "isolate_bit" set
     nr_free_highatomic: int = 0
     nr_reserved_highatomic: int = 0
     watermark_boost: int = 0
@@ -70,6 +73,7 @@ class Zone:
     lists: dict = field(default_factory=dict)  # (order, migratetype) -> OrderedDict of first pfns
     free_orders: dict = field(default_factory=dict)  # first pfn of a free block -> its order
     capture: Capture | None = None
+    after_piece: Callable | None = None  # told how many blocks a drain has freed: then interrupts come through
     cpu: int = 0  # where the caller runs: whose counter differences change
     operations: list | None = None
 
@@ -87,11 +91,18 @@ class Zone:
         return pfn & -self.pageblock_nr_pages
 
     def type_of(self, pfn):
-        return self.block_types[self.block_of(pfn)]
+        block = self.block_of(pfn)
+        return ISOLATE if block in self.isolated else self.block_types[block]
 
     def set_type(self, pfn, migratetype):
-        self.block_types[self.block_of(pfn)] = migratetype
-        self.note("gtB", self.block_of(pfn), migratetype)
+        """With isolate_bit ISOLATE is a bit beside the type: the type below it is there again when the bit goes."""
+        block = self.block_of(pfn)
+        if "isolate_bit" in self.features and ISOLATE in (migratetype, self.type_of(block)):
+            self.isolated ^= {block}
+            self.note("gtI", block, int(block in self.isolated))
+            return
+        self.block_types[block] = migratetype
+        self.note("gtB", block, migratetype)
 
     def set_types(self, pfn, order, migratetype):
         """All pageblocks of a block of at least that size (change_pageblock_range)."""

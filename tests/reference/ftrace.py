@@ -66,6 +66,8 @@ EVENTS = {
     "mm_vmscan_direct_reclaim_begin": "order=DEC(order) gfp_flags=WORD(gfp_flags)" + TASK,
     "mm_vmscan_direct_reclaim_end": "nr_reclaimed=DEC(nr_reclaimed)" + TASK,
     "tracing_mark_write": "TEXT(text)",
+    "mm_alloc_contig_migrate_range_info": "start=HEX(start) end=HEX(end) migratetype=DEC(migratetype) "
+    "nr_migrated=DEC(nr_migrated) nr_reclaimed=DEC(nr_reclaimed) nr_mapped=DEC(nr_mapped)",
 }
 OPERATIONS = {
     "gt+": "DEC(pfn) DEC(order) DEC(migratetype) DEC(tail)",

@@ -1,9 +1,10 @@
-"""A recorded trace of Linux 6.12.117 against the twin of its page allocator.
+"""A recorded trace of Linux 6.12.117 or 7.3 against the twin of its page allocator.
 
 Starts from the first state of the recording's gt_snap.txt. Each mm_page_alloc is predicted: which page, or that there
 is none; each free is followed through the per-CPU lists into the buddy lists. Given by the trace: the free blocks
-that compaction and CMA isolate, the lists that compaction's search for targets rotates, and which softirq frees found
-their page set locked. The exit status is 1 if a prediction, a snapshot or (--check-ops) a list operation differs.
+that compaction and CMA isolate, the lists that compaction's search for targets rotates, which softirq frees found
+their page set locked or came amid a drain, and runs of the vmstat worker. The exit status is 1 if a prediction, a
+snapshot or (--check-ops) a list operation differs.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 if __package__ in (None, ""):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from memmodel.sources.features import DEFAULT_KERNEL, kernel_features, kernel_version
 from memmodel.sources.freelists import read_free_lists
 from memmodel.sources.kpageflags import has_flag
 from memmodel.sources.snapshot import read_snapshot
@@ -21,16 +23,26 @@ from tests.reference.replay_events import Trace, read_events
 from tests.reference.replay_run import Replay
 
 ALLOC_FACTORS = range(6)  # 0 .. CONFIG_PCP_BATCH_SCALE_MAX
+MORE_FEATURES = {"pageblock_order_sources": (7, 2, 0)}  # only the twin has them: first release known to
+
+
+def features_of(recording):
+    """What the recorded kernel does, by name; a recording without a version is of the default kernel."""
+    path = recording / "version"
+    kernel = path.read_text().removeprefix("Linux version ") if path.exists() else DEFAULT_KERNEL
+    more = {name for name, since in MORE_FEATURES.items() if kernel_version(kernel) >= since}
+    return kernel_features(kernel) | more
 
 
 def load(recording):
-    """(states, protection, vm stat thresholds, pfns on an LRU list) at the start of a recording."""
+    """(states, protection, vm stat thresholds, pfns on an LRU list, features) at the start of a recording."""
     states = read_free_lists(next(recording.glob("gt_snap.txt*")))
     snapshot = read_snapshot(recording / "snap" / states[0].label)
     zones = {name: zone for (_, name), zone in snapshot.zones.items()}
     protection = {name: zone.protection for name, zone in zones.items()}
     thresholds = {name: zone.vm_stats_threshold for name, zone in zones.items()}
-    return states, protection, thresholds, has_flag(snapshot.kpageflags, "LRU").nonzero()[0].tolist()
+    lru = has_flag(snapshot.kpageflags, "LRU").nonzero()[0].tolist()
+    return states, protection, thresholds, lru, features_of(recording)
 
 
 class OperationCheck:
@@ -76,9 +88,9 @@ class OperationCheck:
         return not self.differs and list(map(len, self.twin)) == list(map(len, self.kernel))
 
 
-def run(start, trace, alloc_factor, check=None, stop=False):
+def run(start, trace, hidden, check=None, stop=False):
     """A replay to the end, or with `stop` to the first difference: (Replay, number of events done)."""
-    replay, n_done = Replay(*start, alloc_factor=alloc_factor), 0
+    replay, n_done = Replay(*start, **hidden), 0
     if check:
         check.restart()
         replay.allocator.log_to(check.log)
@@ -95,19 +107,27 @@ def differs(replay, check):
     return replay.score.differs or bool(check and check.differs)
 
 
-def infer_alloc_factor(start, trace, check=None):
-    """(factor, Replay): what no file tells of the start is the first value with which nothing differs.
+def infer_hidden(start, trace, check=None, alloc_factors=ALLOC_FACTORS):
+    """(hidden, Replay): what no file tells of the start are the first values with which nothing differs.
 
-    If there is none, the one that gets furthest. Three frees forget it, and while the sets are nearly full it does not
-    show: often any value fits.
+    If there are none, those that get furthest. Three frees forget an alloc_factor, and while the sets are nearly full
+    it does not show: often any value fits. The counters' differences at the start are forgotten as fast.
     """
-    done = {}
-    for factor in ALLOC_FACTORS:
-        replay, done[factor] = run(start, trace, factor, check, stop=True)
-        if not differs(replay, check):
-            return factor, replay
-    factor = max(done, key=done.get)
-    return factor, run(start, trace, factor, check)[0]
+    tried = []
+    for folded in (True, False):
+        for factor in alloc_factors:
+            hidden = {"alloc_factor": factor, "folded": folded}
+            replay, n_done = run(start, trace, hidden, check, stop=True)
+            if not differs(replay, check):
+                return hidden, replay
+            tried.append((n_done, hidden))
+    hidden = max(tried, key=lambda item: item[0])[1]
+    return hidden, run(start, trace, hidden, check)[0]
+
+
+def infer_alloc_factor(start, trace, check=None):
+    hidden, replay = infer_hidden(start, trace, check)
+    return hidden["alloc_factor"], replay
 
 
 def main():
@@ -120,13 +140,9 @@ def main():
     whole = next(arguments.recording.glob("trace.txt*"))
     start, trace = load(arguments.recording), Trace(arguments.stripped or whole)
     check = OperationCheck(whole) if arguments.check_ops else None
-    factor = arguments.alloc_factor
-    if factor is None:
-        factor, replay = infer_alloc_factor(start, trace, check)
-        replay.score.inferred["alloc_factor at the start"] += 1
-    else:
-        replay, _ = run(start, trace, factor, check)
-    print(json.dumps(replay.score.summary(trace) | {"alloc_factor": factor}, indent=1))
+    factors = ALLOC_FACTORS if arguments.alloc_factor is None else [arguments.alloc_factor]
+    hidden, replay = infer_hidden(start, trace, check, factors)
+    print(json.dumps(replay.score.summary(trace) | {"hidden": hidden}, indent=1))
     for mismatch in replay.score.mismatches[:20]:
         print(f"line {mismatch.line}: {mismatch.kind}: {mismatch.text}", file=sys.stderr)
     if check:

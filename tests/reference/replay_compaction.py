@@ -1,4 +1,4 @@
-"""What a running compaction holds, followed by its events (mm/compaction.c of 6.12).
+"""What a running compaction holds, followed by its events (mm/compaction.c of 6.12 and 7.3).
 
 Which blocks it isolates is given; what becomes of them follows: targets are split off the smallest block, a target
 that the migration did not use goes back to the private lists (with an mm_page_free that frees nothing).
@@ -21,7 +21,10 @@ class Compaction:
     def __init__(self, zone, order, migrate_pfn, migratetype=None):
         self.zone = zone
         self.order = order
-        self.searches = order > COSTLY_ORDER and migratetype in (None, MOVABLE)  # for sources, in the free lists
+        movable = migratetype in (None, MOVABLE)
+        if "pageblock_order_sources" in zone.features and order >= zone.pageblock_order:
+            movable = True  # what such a request gets is a whole pageblock
+        self.searches = order > COSTLY_ORDER and movable  # for sources, in the free lists
         self.held = {}  # order -> deque of isolated free blocks, first pfns
         self.pages = set()  # every pfn isolated in this run
         self.n_sources = 0  # taken off the LRU since the last migration

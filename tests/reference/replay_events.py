@@ -6,15 +6,18 @@ List operations of an instrumented kernel stand in the text as `gt...` words. A 
 
 import lzma
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 # The task's name may hold blanks and dashes: the last "-pid" before the CPU ends it.
-LINE = re.compile(r"^\s*(.+)-(\d+)\s+\[(\d+)\]\s+(\S+)\s+[\d.]+: (\w+): (.*)$")
+LINE = re.compile(r"^\s*(.+)-(\d+)\s+\[(\d+)\]\s+(\S+)\s+([\d.]+): (\w+): (.*)$")
 LOST = re.compile(r"LOST (\d+) EVENTS")
 FIELD = re.compile(r"(\w+)=(\S+)")
 OPERATION = re.compile(r"gt\S*( |$)")
 # Functions whose operations are taken from the trace: compaction's and CMA's isolation, compaction's rotation.
 GIVEN = {"__isolate_free_page", "compaction_alloc", "fast_isolate_freepages"}
+DRAINERS = "mm_page_free", "mm_page_free_batched", "mm_page_pcpu_drain"
+PAUSE_S = 0.15  # a trace without a line for so long: the CPUs were idle
 
 
 class Event(NamedTuple):
@@ -26,6 +29,7 @@ class Event(NamedTuple):
     in_softirq: bool
     name: str
     text: str
+    time_s: float
 
     @property
     def context(self):
@@ -70,10 +74,11 @@ def read_events(path):
                 lost = LOST.search(line)
                 n_lost += int(lost[1]) if lost else 0
                 continue
-            name, pid, cpu, flags, event, text = match.groups()
+            name, pid, cpu, flags, time, event, text = match.groups()
             started = started or text.startswith("gt S ")
             if started:
-                events.append(Event(number, f"{name}-{pid}", int(cpu), flags[2] in "sH", event, text))
+                softirq = flags[2] in "sH"
+                events.append(Event(number, f"{name}-{pid}", int(cpu), softirq, event, text, float(time)))
     return events, n_lost
 
 
@@ -88,6 +93,16 @@ class Trace:
         self.batched = batched_frees(self.events)
         self.kswapd_ends = kswapd_ends(self.events)
         self.scan_starts = scan_starts(self.events)
+        self.released = released_ranges(self.events)
+        self.vmstat_runs = vmstat_runs(self.events)
+        at = {event.line: index for index, event in enumerate(self.events)}
+        self.interrupts = {
+            at[cause]: {n_blocks: [at[line] for line in lines] for n_blocks, lines in parts.items()}
+            for cause, parts in interrupts(events).items()
+        }
+        self.early = {index for parts in self.interrupts.values() for indices in parts.values() for index in indices}
+        pairs = enumerate(pairwise(self.events), 1)
+        self.pauses = {index for index, (before, after) in pairs if after.time_s - before.time_s > PAUSE_S}
 
 
 def known(event):
@@ -151,3 +166,55 @@ def scan_starts(events):
         elif event.name == "mm_compaction_isolate_migratepages" and event.task in waiting:
             starts[waiting.pop(event.task)] = event.scan[0]
     return starts
+
+
+def released_ranges(events):
+    """For each mm_page_free index of a cma_release, which comes after them: the range at its last page, else None."""
+    found, releases = {}, {}
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if event.name == "cma_release":
+            releases[event.task] = int(event.fields["pfn"], 16), int(event.fields["count"])
+        elif event.name == "mm_page_free" and event.task in releases and not event.in_softirq:
+            first, n_pages = releases[event.task]
+            offset = event.page[0] - first
+            if 0 <= offset < n_pages:
+                found[index] = (first, n_pages) if offset == n_pages - 1 else None
+            if offset == 0:
+                del releases[event.task]
+    return found
+
+
+def vmstat_runs(events):
+    """Indices of the first page that a kworker drains without having freed one: the vmstat worker's."""
+    runs, last = set(), {}
+    for index, event in enumerate(events):
+        if not event.task.startswith("kworker") or event.in_softirq:
+            continue
+        name, at = last.get(event.task, ("", index))
+        if event.name == "mm_page_pcpu_drain" and ((name == event.name and at < index - 1) or name not in DRAINERS):
+            runs.add(index)
+        last[event.task] = event.name, index
+    return runs
+
+
+def interrupts(events):
+    """The softirq events amid a task's drain: line of the free that drains -> {blocks drained before: lines}."""
+    found, frees, drains = {}, {}, {}  # drains: task -> (line of its free, blocks drained, softirq lines since)
+    for event in events:
+        kind, *pfn = event.operation[:2] or (event.name,)
+        cause, n_drained, waiting = drains.get(event.task, (None, 0, ()))
+        if kind in DRAINERS[:2]:
+            frees[event.page[0]] = event.line
+        if event.in_softirq:
+            if kind == event.name:
+                drains[event.task] = cause, n_drained, (*waiting, event.line)
+        elif kind == "gtp+":
+            drains[event.task] = frees.get(*pfn), 0, ()
+        elif kind == "gtpd":
+            if cause and waiting:
+                found.setdefault(cause, {})[n_drained] = waiting
+            drains[event.task] = cause, n_drained + 1, ()
+        elif kind == event.name != "mm_page_pcpu_drain":
+            drains.pop(event.task, None)
+    return found

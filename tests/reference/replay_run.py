@@ -1,27 +1,28 @@
 """The events of a trace, one after the other, against the twin of the page allocator."""
 
 from tests.reference.allocator import Allocator
-from tests.reference.allocator_isolation import isolate_range, undo_isolation
 from tests.reference.allocator_request import Request
 from tests.reference.allocator_zone import CMA, MOVABLE, RECLAIMABLE, UNMOVABLE, Capture
-from tests.reference.replay_cma import CmaArea
+from tests.reference.replay_cma import CmaArea, CmaEvents
 from tests.reference.replay_compaction import Compaction
-from tests.reference.replay_lru import BATCH, LruState, joins_lru
+from tests.reference.replay_lru import LruState, joins_lru
 from tests.reference.replay_score import Score, compare_snapshot, explain, put_in_step
 
 COMPACTION_DONE = ("complete", "partial_skipped")  # status of an end after which kcompactd drains
 COMPACTION_GOES_ON = ("continue", "no_suitable_page")  # ret of compact_finished
 
 
-class Replay:
+class Replay(CmaEvents):
     """The twin, what is known of each task, and the score. A method on_EVENT handles the events of that name.
 
-    `states` are the dumps, the first of them the start; `alloc_factor` is the one hidden number of the page sets.
+    `states` are the dumps, the first of them the start. Hidden there: `alloc_factor` of the page sets, and whether
+    the counters' differences were `folded` right after it.
     """
 
-    def __init__(self, states, protection, thresholds, lru, alloc_factor=0):
+    def __init__(self, states, protection, thresholds, lru, features=frozenset(), alloc_factor=0, folded=True):
         self.states = list(states)
-        self.allocator = Allocator.from_free_lists(self.states.pop(0), protection, thresholds)
+        self.features = features
+        self.allocator = Allocator.from_free_lists(self.states.pop(0), protection, thresholds, features, folded)
         for pcp in self.allocator.pcp.values():
             pcp.alloc_factor = alloc_factor if pcp.high else 0  # high is 0 until the set is first used
         self.allocator.lru.update(lru)
@@ -36,25 +37,48 @@ class Replay:
         self.captures = {}  # task -> (zone, Capture)
         self.kcompactd_orders = {}  # task -> order that it was woken for
         self.kswapd_boosts = {}  # zone index -> boost at the start of kswapd's run
+        self.interrupts = {}  # of this event: blocks drained before -> indices of softirq events
 
     def run(self, trace):
         """Handle all events; yields each of them afterwards."""
+        self.allocator.after_piece(lambda n_blocks: self.interrupt(trace, n_blocks))
         for index, event in enumerate(trace.events):
-            if index in trace.kswapd_ends:
-                self.kswapd_ended()
-            if event.task.startswith("<idle>"):
-                self.score.inferred["counters folded on an idle CPU"] += self.allocator.fold_counters(event.cpu)
-            self.allocator.run_on(event.cpu, self.captures.get(event.task))
-            if event.operation:
-                self.on_operation(event, event.operation)
-            elif event.name == "mm_page_free":
-                self.on_free(event, index in trace.batched, index in trace.direct)
-            elif event.name == "mm_compaction_finished":
-                self.on_finished(event, trace.scan_starts[index])
-            else:
-                getattr(self, "on_" + event.name, self.ignore)(event)
+            self.interrupts = dict(trace.interrupts.get(index, {}))
+            if index not in trace.early:
+                self.handle(trace, index)
+            for n_blocks in list(self.interrupts):  # the twin drained less
+                self.interrupt(trace, n_blocks)
             yield event
         self.score.inferred["LRU batches emptied"] = self.lru.n_drains
+
+    def interrupt(self, trace, n_blocks):
+        """A drain has freed so many blocks: softirqs of which the trace says that they came then."""
+        indices = self.interrupts.pop(n_blocks, ())
+        later, self.interrupts = self.interrupts, {}
+        for index in indices:
+            self.score.given["softirq amid a drain"] += 1
+            self.handle(trace, index)
+        self.interrupts = later
+
+    def handle(self, trace, index):
+        event = trace.events[index]
+        if index in trace.kswapd_ends:
+            self.kswapd_ended()
+        if event.task.startswith("<idle>") or index in trace.pauses:
+            self.score.inferred["counters folded on an idle CPU"] += self.allocator.fold_counters(event.cpu)
+        self.allocator.run_on(event.cpu, self.captures.get(event.task))
+        if event.operation:
+            self.on_operation(event, event.operation)
+        elif event.name == "mm_page_free":
+            if not self.on_contig_free(event, index, trace.released):
+                self.on_free(event, index in trace.batched, index in trace.direct)
+        elif index in trace.vmstat_runs:
+            self.score.given["run of the vmstat worker"] += 1
+            self.allocator.vmstat_update(event.cpu)
+        elif event.name == "mm_compaction_finished":
+            self.on_finished(event, trace.scan_starts[index])
+        else:
+            getattr(self, "on_" + event.name, self.ignore)(event)
 
     def ignore(self, event):
         """It says nothing about pages."""
@@ -230,44 +254,6 @@ class Replay:
         if event.task.startswith("kcompactd") and event.fields["status"] in COMPACTION_DONE:
             self.drain("end of kcompactd", compaction.zone)
 
-    # -- CMA -----------------------------------------------------------------------------------------------------
-
-    def on_cma_alloc_start(self, event):
-        self.cma.begin(int(event.fields["count"]), int(event.fields["align"]))
-        self.isolate_range()
-
-    def on_cma_alloc_busy_retry(self, event):
-        undo_isolation(self.cma.zone, *self.cma.range, CMA)
-        self.cma.retry()
-        self.isolate_range()
-
-    def isolate_range(self):
-        """The pageblocks of the range are isolated and the page sets emptied (alloc_contig_range)."""
-        if self.cma.range is None:
-            return
-        self.score.inferred["range of a cma_alloc"] += 1
-        isolate_range(self.cma.zone, *self.cma.range)
-        self.drain("range isolated", self.cma.zone)
-        self.lru.drain_all()
-        self.lru.batch_size = 1  # lru_cache_disable
-
-    def on_mm_alloc_contig_migrate_range_info(self, event):
-        self.lru.batch_size = BATCH
-        self.lru.put_back(event.task, event.cpu)
-
-    def on_cma_alloc_finish(self, event):
-        if self.cma.range is None:
-            return
-        first, pfn = self.cma.range[0], int(event.fields["pfn"], 16)
-        succeeded = event.fields.get("errorno") == "0"
-        if succeeded and pfn != first:
-            self.score.miss(event, "wrong CMA range", f"kernel {pfn}, twin {first}")
-        undo_isolation(self.cma.zone, *self.cma.range, CMA)
-        self.cma.finish(succeeded)
-
-    def on_cma_release(self, event):
-        self.cma.release(int(event.fields["pfn"], 16), int(event.fields["count"]))
-
     # -- what the trace gives ------------------------------------------------------------------------------------
 
     def on_operation(self, event, words):
@@ -287,3 +273,5 @@ class Replay:
             order = self.allocator.isolate_free_page(pfn)
             if event.task in self.compactions:
                 self.compactions[event.task].isolate(pfn, order)
+            elif self.cma.range:
+                self.cma.take(pfn, order)
