@@ -362,6 +362,10 @@ def _check_options(geo: Geometry) -> None:
             f"hugetlb_size_variable with arch {geo.arch}, hugetlb={geo.hugetlb}:"
             " CONFIG_HUGETLB_PAGE_SIZE_VARIABLE is powerpc's and needs CONFIG_HUGETLB_PAGE"
         )
+    if "claim_steal" in geo.features and "freelist_hygiene" not in geo.features:
+        raise GeometryError(
+            "feature claim_steal without freelist_hygiene: no kernel claims before lists are by block type"
+        )
     if geo.highmem and geo.arch != "generic":
         raise GeometryError(f"highmem with arch {geo.arch}: only 32-bit kernels (arch generic) have CONFIG_HIGHMEM")
     if geo.preempt not in PREEMPT_MODELS:

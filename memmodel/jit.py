@@ -28,6 +28,8 @@ __all__ = [
     "count_trailing_zeros",
     "inlined",
     "kernel",
+    "never_inline",
+    "outlined",
     "prefetch",
     "stream_bytes",
     "stream_fence",
@@ -168,6 +170,15 @@ def inlined(function: F) -> F:
     return numba.njit(function, forceinline=True, **_OPTIONS)  # type: ignore[no-any-return]
 
 
+def outlined(function: F) -> F:
+    """Compile `function` for calls from kernels: what runs once in many operations, and is large.
+
+    Its first statement is ``never_inline()``: LLVM left to itself would copy it into every caller, and optimise each.
+    """
+    # Without forceinline=False a function inherits it from the one that is being compiled when it is first met.
+    return numba.njit(function, forceinline=False, **_OPTIONS)  # type: ignore[no-any-return]
+
+
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
     data = context.make_array(array_type)(context, builder, array).data
     base = builder.bitcast(data, cgutils.voidptr_t)
@@ -175,6 +186,16 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
 
 
 if JIT_ENABLED:
+
+    @intrinsic
+    def never_inline(typing_context: Any) -> Any:
+        """Mark the function that this stands in as one that is called, not copied into its callers."""
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.function.attributes.add("noinline")
+            return context.get_dummy_value()
+
+        return types.void(), codegen
 
     @intrinsic
     def copy_bytes(typing_context: Any, array: Any, target: Any, source: Any, n_bytes: Any) -> Any:
@@ -255,6 +276,9 @@ if JIT_ENABLED:
         return types.uint64(types.uint64), codegen
 
 else:  # the same operations on NumPy arrays
+
+    def never_inline() -> None:  # noqa: D103
+        pass
 
     def copy_bytes(array: Any, target: Any, source: Any, n_bytes: Any) -> None:  # noqa: D103
         flat = array.reshape(-1)

@@ -20,11 +20,20 @@ from memmodel.kernels.buddy import count_blocks, count_free, free_ranges
 from memmodel.mechanisms.buddy import folio_rows, whole_number
 from memmodel.sources.procfs import format_buddyinfo, format_pagetypeinfo
 from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
-from memmodel.state.build import PfnMap, empty_memory, from_arrays, made_up_spans, overwrite, with_contents
+from memmodel.state.build import (
+    PfnMap,
+    empty_memory,
+    from_arrays,
+    made_up_spans,
+    overwrite,
+    size_memory,
+    with_contents,
+)
 from memmodel.state.from_placement import from_placement, geometry_of
 from memmodel.state.layout import Memory, MigrateType, Params, Vmstat, ZoneType
 from memmodel.state.machine import Machine
 from memmodel.state.placement import place
+from memmodel.state.sizing import Sysctls
 from memmodel.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PhysicalMemory", "load"]
 
-FORMAT = 1
+FORMAT = 2
 UNREADABLE = (
     *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
     *(zipfile.BadZipFile, zlib.error),
@@ -68,6 +77,8 @@ class PhysicalMemory(Machine):
         Whether pages have bytes (takes `size` bytes more).
     movablecore
         Bytes of ZONE_MOVABLE, taken from the top of the nodes.
+    sysctls
+        Settings of vm.*, as the kernel works them out if not given.
     seed
         Root of random numbers that are asked for without a seed (`inject_poison`); drawn and kept if not given.
 
@@ -85,7 +96,7 @@ class PhysicalMemory(Machine):
     array([4096, 4608])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a machine, by keyword only
         self,
         geometry: Geometry,
         size: int | str,
@@ -94,6 +105,7 @@ class PhysicalMemory(Machine):
         cpus: int = 1,
         contents: bool = False,
         movablecore: int | str = 0,
+        sysctls: Sysctls | None = None,
         seed: int | None = None,
     ) -> None:
         nodes, cpus = whole_number(nodes, "nodes", 1, MAX_NODES), whole_number(cpus, "cpus", 1, MAX_CPUS)
@@ -103,6 +115,7 @@ class PhysicalMemory(Machine):
         state, pfns = empty_memory(geometry, spans, cpus)
         state.zones["present"] = state.zones["managed"] = state.zones["end"] - state.zones["start"]
         free_ranges(state, state.zones["start"].copy(), state.zones["end"].copy())
+        state = size_memory(state, geometry, sysctls or Sysctls())
         super().__init__(geometry, with_contents(state) if contents else state, pfns, cpus)
         self.seed = seed
         self.origin = Origin()
@@ -152,6 +165,10 @@ class PhysicalMemory(Machine):
         mem.seed, mem.origin = seed, origin
         return mem
 
+    def with_state(self, geometry: Geometry, state: Memory, pfns: PfnMap) -> Self:
+        """A memory of another state, with this one's CPUs, seed and origin."""
+        return self._of(geometry, state, pfns, self.cpus, self.seed, self.origin)
+
     @property
     def differences(self) -> tuple[str, ...]:
         """Where the files of the snapshot that it came from contradict each other, a line each."""
@@ -168,8 +185,10 @@ class PhysicalMemory(Machine):
         return self.origin.files
 
     def __repr__(self) -> str:
+        differences = self.state.pcp["free_diff"].reshape(-1, self.cpus).sum(axis=1)
+        free_pages = (self.state.zones["free_pages"] + differences).tolist()  # as exact as zone_page_state_snapshot()
         zones = ", ".join(
-            f"{zone['node']}:{self.zone_name(i)} {int(zone['free_pages'])}/{int(zone['managed'])} pages free"
+            f"{zone['node']}:{self.zone_name(i)} {free_pages[i]}/{int(zone['managed'])} pages free"
             for i, zone in enumerate(self.state.zones)
         )
         return f"<PhysicalMemory {self.geometry.arch} {self.geometry.page_size_bytes >> 10}KiB: {zones}>"
@@ -230,6 +249,36 @@ class PhysicalMemory(Machine):
     def pageblocks(self) -> "xr.DataArray":
         """Pageblocks by zone and migratetype; a block counts for the zone that its first page lies in."""
         return self._view("pageblocks", count_blocks(self.state), ("zone", "migratetype"))
+
+    def unusable_free_index(self) -> "xr.DataArray":
+        """Thousandths of the free memory that a request cannot use, by zone and order."""
+        from memmodel.results import fragmentation
+
+        return fragmentation.unusable_free_index(self)
+
+    def fragmentation_index(self) -> "xr.DataArray":
+        """Why a request fails, in thousandths, by zone and order: -1000 where it would not."""
+        from memmodel.results import fragmentation
+
+        return fragmentation.fragmentation_index(self)
+
+    def extfrag_for_order(self) -> "xr.DataArray":
+        """Percent of the free memory in blocks below an order, by zone and order."""
+        from memmodel.results import fragmentation
+
+        return fragmentation.extfrag_for_order(self)
+
+    def proactive_score(self, order: int | None = None) -> "xr.Dataset":
+        """The scores that proactive compaction goes by, by zone and node; `order` is that of a PMD if not given.
+
+        Raises
+        ------
+        InputError
+            If the order is none.
+        """
+        from memmodel.results import fragmentation
+
+        return fragmentation.proactive_score(self, order)
 
     def _view(self, name: str, counts: npt.NDArray[np.int64], dims: tuple[str, ...]) -> "xr.DataArray":
         import xarray as xr

@@ -100,19 +100,20 @@ def _laws() -> Iterator[Check]:
 
 def _broken_law(geometry: Geometry, rng: np.random.Generator) -> str:
     """The first law broken in a row of random allocations, frees and lost pages; empty if none is."""
-    mem = PhysicalMemory(geometry, 64 << (geometry.page_shift + 10), nodes=2, seed=0)
+    mem = PhysicalMemory(geometry, 64 << (geometry.page_shift + 10), nodes=2, cpus=2, seed=0)
     live = np.zeros(0, np.int64)
     try:
         for _ in range(LAW_STEPS):
             if rng.random() < 0.55:
                 order = int(rng.integers(0, geometry.max_page_order + 1))
                 kind = ("movable", "unmovable", "reclaimable")[rng.integers(3)]
-                folios = alloc_pages(mem, order, int(rng.integers(1, 64)), kind, node=int(rng.integers(2)))
+                node, cpu = (int(number) for number in rng.integers(2, size=2))
+                folios = alloc_pages(mem, order, int(rng.integers(1, 64)), kind, node=node, cpu=cpu)
                 live = np.concatenate([live, folios[folios != -1]])
             else:
                 rng.shuffle(live)
                 n = int(rng.integers(0, live.size + 1))
-                free_pages(mem, live[:n])
+                free_pages(mem, live[:n], cpu=int(rng.integers(2)))
                 live = live[n:]
             if rng.random() < 0.1:  # a copy that meets an error, and what memory_failure() makes of it
                 _lose_a_page(mem, rng)

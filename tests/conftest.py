@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 
 from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
-from memmodel.memory import PhysicalMemory
+from tests.reference.views import plain_memory
 
 LONG = "MEMMODEL_LONG" in os.environ
 
@@ -38,4 +38,4 @@ def small_geometry():
 @pytest.fixture
 def small(small_geometry):
     """128 pages on two nodes with bytes, 8 of each in ZONE_MOVABLE, two CPUs."""
-    return PhysicalMemory(small_geometry, 128 * 4096, nodes=2, cpus=2, contents=True, movablecore=16 * 4096, seed=1)
+    return plain_memory(small_geometry, 128 * 4096, nodes=2, cpus=2, contents=True, movablecore=16 * 4096, seed=1)

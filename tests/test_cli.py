@@ -297,7 +297,7 @@ def test_snapshot__json_and_dataset(run, buddyinfo, tmp_path):
     assert (code, err) == (0, "")
     assert content["zones"][1]["nr_free"] == [5, 3, 0, 2, 0, 0, 0, 0, 0, 0, 0]
     assert content["zones"][1]["largest_order"] == 3
-    assert content["zones"][1]["fragmentation_index"][9] == 0.895
+    assert content["zones"][1]["extfrag_index"][9] == 0.895
     assert content["zones"][1]["unusable_index"][1] == 0.185
     assert list(content["files"]) == [str(buddyinfo)]
     assert content["differences"] == []

@@ -12,8 +12,9 @@ import pytest
 import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
-from memmodel.kernels import buddy as kernels
+from memmodel.kernels import allocate as kernels
 from memmodel.memory import PhysicalMemory
+from memmodel.results import fragmentation
 from memmodel.state.layout import ZoneType
 from tests.reference import buddy as reference
 from tests.reference import views
@@ -45,7 +46,7 @@ def test_physical_memory__free_lists_after_boot_ascend():
         ({}, 150 * 4096, {}),
         ({"page_block_max_order": 4}, 99 * 4096, {}),
         ({}, 2 * 75 * 4096, {"nodes": 2}),
-        ({"features": {"freelist_hygiene": False}}, 3 * 55 * 4096, {"nodes": 3, "movablecore": 3 * 10 * 4096}),
+        ({"features": views.BEFORE_6_10}, 3 * 55 * 4096, {"nodes": 3, "movablecore": 3 * 10 * 4096}),
     ],
 )
 def test_physical_memory__boots_as_the_twin(small_geometry, options, size, memory):
@@ -232,6 +233,38 @@ def test_repr__says_how_much_is_free(small):
     )
 
 
+def test_repr__counts_what_cpus_have_not_told_the_zone():
+    """Each CPU keeps a difference of up to 4 pages to itself; the lists say what is free."""
+    mem = PhysicalMemory(Geometry(arch="generic"), "16MiB", cpus=2, seed=0)
+    for cpu, order in ((0, 4), (0, 1), (1, 0)):
+        mm.alloc_pages(mem, order, 1, cpu=cpu)
+    assert mem.state.pcp["free_diff"].tolist() == [-2, -1]
+    lists = mem.buddyinfo()
+    free = int((lists * 2**lists.order).sum())
+    assert int(mem.state.zones["free_pages"][0]) == free + 3
+    assert repr(mem) == f"<PhysicalMemory generic 4KiB: 0:Normal {free}/4096 pages free>"
+    mem.check()
+
+
+def test_fragmentation__as_the_functions_on_a_memory(worn):
+    mem, _ = worn
+    for name in ("unusable_free_index", "fragmentation_index", "extfrag_for_order"):
+        found = getattr(mem, name)()
+        assert found.identical(getattr(fragmentation, name)(mem))
+        assert found.dims == ("zone", "order")
+        assert found.shape == (3, 5)
+    for order in (None, 2):
+        assert mem.proactive_score(order).identical(fragmentation.proactive_score(mem, order))
+    free = mem.buddyinfo().sel(zone="1:Normal").values
+    large = sum(int(n) << order for order, n in enumerate(free) if order >= 2)
+    everything = sum(int(n) << order for order, n in enumerate(free))
+    assert 0 < large < everything
+    assert mem.extfrag_for_order().sel(zone="1:Normal", order=2) == (everything - large) * 100 // everything
+    assert mem.proactive_score(2)["fragmentation_score_node"].sel(node=1) > 0
+    with pytest.raises(mm.InputError, match="order"):
+        mem.proactive_score(-1)
+
+
 def test_nbytes__a_page_takes_at_most_12_and_a_quarter_bytes():
     mem = PhysicalMemory(Geometry(), "1GiB", seed=0)
     n_pages = (1 << 30) // 4096
@@ -409,6 +442,9 @@ def saved(small):
         lambda arrays, meta: arrays.update(contents=arrays["contents"].reshape(-1)),
         lambda arrays, meta: arrays["zones"]["free_pages"].__setitem__(0, 7),
         lambda arrays, meta: meta.update(format=99),
+        lambda arrays, meta: meta.update(format=1),
+        lambda arrays, meta: arrays["lru"]["count"].__setitem__(0, 2),
+        lambda arrays, meta: arrays["pcp"]["free_diff"].__setitem__(0, 2),
         lambda arrays, meta: meta.pop("geometry"),
         lambda arrays, meta: meta.pop("seed"),
         lambda arrays, meta: meta["geometry"].update(page_size=5000),

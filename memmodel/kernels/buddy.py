@@ -1,7 +1,7 @@
-"""The buddy core: merge on free, split on allocation, whole-pageblock claims, and the folio table.
+"""The buddy core: merge on free, split on allocation, what boot does, and counting.
 
-Rules: mm/page_alloc.c (__free_one_page, expand, __rmqueue_smallest, try_to_claim_block), 6.12.117; the 6.1 behaviour
-is Feature.FREELIST_HYGIENE switched off.
+Rules: mm/page_alloc.c (__free_one_page, expand, __rmqueue_smallest), 6.12.117; the 6.1 behaviour is
+Feature.FREELIST_HYGIENE switched off.
 """
 
 from typing import Any
@@ -9,49 +9,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.jit import inlined, kernel, prefetch
+from memmodel.jit import inlined, kernel
 from memmodel.kernels.freelist import (
-    FREE,
+    CMA,
+    HIGHATOMIC,
+    HYGIENE,
+    ISOLATE,
     ONE,
     TYPES,
-    account_free,
+    account,
     add_free,
     block_type,
     del_free,
     free_list,
     is_free_head,
     set_block_types,
-    unaccount_free,
 )
-from memmodel.state.layout import (
-    MIGRATE_TYPES,
-    NONE,
-    SLOT_CHAINS,
-    BlockBit,
-    Feature,
-    Kind,
-    Memory,
-    MigrateType,
-    PageFlag,
-    Vmstat,
-)
+from memmodel.state.layout import MIGRATE_TYPES, NONE, BlockBit, Kind, Memory, MigrateType
 
 U = np.uint64
 ZERO = np.uint64(0)
+MOVABLE = np.uint64(MigrateType.MOVABLE)
 USED = np.uint64(Kind.USED << 4)
-ORDER_BITS = np.uint64(15)
-HWPOISON = np.uint64(PageFlag.HWPOISON)
-HYGIENE = np.uint64(Feature.FREELIST_HYGIENE)
-FIRST_UNMERGEABLE = np.uint64(MigrateType.HIGHATOMIC)  # types below merge with each other above pageblock_order
-MARK = np.uint64(1 << 31)
-SLOT_BITS = np.uint64(0xFFFFFFFF)
-SEQUENCE_SHIFT = np.uint64(32)
-SEQUENCE_BITS = np.uint64(0x7FFFFFFF)
-FIRST_CHAIN = np.uint64(2)
-CHAIN_BITS = np.uint64(SLOT_CHAINS - 1)
-PGFREE = np.uint64(Vmstat.PGFREE)
-# fallbacks[][] of mm/page_alloc.c
-FALLBACKS = ((2, 1), (2, 0), (0, 1))
 
 
 @inlined
@@ -64,19 +43,37 @@ def merge_likely(mem: Memory, index: U, order: U, zone: U) -> bool:
 
 
 @inlined
-def free_one(mem: Memory, index: U, order: U, migratetype: U, to_tail: bool) -> None:
+def captures(mem: Memory, zone: U, order: U, migratetype: U) -> bool:
+    """Whether the compacting task takes a page freed at the order that it waits for (compaction_capture).
+
+    Below a pageblock nobody but a MOVABLE request takes one out of a MOVABLE pageblock: until 6.9 not even that.
+    """
+    if migratetype == CMA or migratetype == ISOLATE or mem.zones[zone].captured != NONE:
+        return False
+    if order >= mem.params.pageblock_order or migratetype != MOVABLE:
+        return True
+    return bool(mem.params.features & HYGIENE) and mem.zones[zone].capture_type == MOVABLE
+
+
+@inlined
+def free_one(mem: Memory, index: U, cpu: U, order: U, migratetype: U, to_tail: bool) -> None:
     """Merge a block as far as it goes and put it on its list (__free_one_page)."""
     params = mem.params
-    zone = mem.pages[index].zone
-    account_free(mem, zone, migratetype, ONE << order)
+    zone = np.uint64(mem.pages[index].zone)
+    account(mem, zone, cpu, migratetype, np.int64(ONE << order))
     while order < params.max_order:
+        if order == mem.zones[zone].capture_order and captures(mem, zone, order, migratetype):
+            mem.zones[zone].captured = index
+            mem.pages[index].state = USED | order
+            account(mem, zone, cpu, migratetype, -np.int64(ONE << order))
+            return
         buddy = index ^ (ONE << order)
         if not is_free_head(mem, buddy, order, zone):
             break
         if order >= params.pageblock_order:
             buddy_type = block_type(mem, buddy)
             if buddy_type != migratetype:
-                if migratetype >= FIRST_UNMERGEABLE or buddy_type >= FIRST_UNMERGEABLE:
+                if migratetype >= HIGHATOMIC or buddy_type >= HIGHATOMIC:
                     break
                 if params.features & HYGIENE:
                     set_block_types(mem, buddy, order, migratetype)
@@ -87,19 +84,18 @@ def free_one(mem: Memory, index: U, order: U, migratetype: U, to_tail: bool) -> 
 
 
 @inlined
-def free_pages_split(mem: Memory, index: U, order: U, to_tail: bool) -> None:
+def free_pages_split(mem: Memory, index: U, cpu: U, order: U, to_tail: bool) -> None:
     """Free a block of any order straight to the buddy (free_one_page).
 
     Since 6.10 in pieces of at most a pageblock, each to its own block's type; before, whole to the first block's.
     """
-    pageblock_order = mem.params.pageblock_order
-    if order <= pageblock_order or not mem.params.features & HYGIENE:
-        free_one(mem, index, order, block_type(mem, index), to_tail)
-        return
+    piece = order
+    if mem.params.features & HYGIENE:
+        piece = min(order, mem.params.pageblock_order)
     end = index + (ONE << order)
     while index < end:
-        free_one(mem, index, pageblock_order, block_type(mem, index), to_tail)
-        index += ONE << pageblock_order
+        free_one(mem, index, cpu, piece, block_type(mem, index), to_tail)
+        index += ONE << piece
 
 
 @inlined
@@ -112,211 +108,30 @@ def expand(mem: Memory, index: U, low: U, high: U, migratetype: U) -> None:
 
 
 @inlined
-def take_block(mem: Memory, index: U, order: U, found: U, migratetype: U) -> None:
-    """Take a free block of order `found` off its list and keep its lowest part (page_del_and_expand)."""
+def take_block(mem: Memory, index: U, cpu: U, order: U, found: U, migratetype: U) -> None:
+    """Take a free block of order `found` off its list and keep its lowest part (page_del_and_expand).
+
+    Before 6.10 the caller counts, by the type of the list: the page remembers it.
+    """
     del_free(mem, index, found)
     expand(mem, index, order, found, migratetype)
-    unaccount_free(mem, mem.pages[index].zone, migratetype, ONE << order)
+    mem.pages[index].refcount = migratetype
+    if mem.params.features & HYGIENE:
+        account(mem, np.uint64(mem.pages[index].zone), cpu, migratetype, -np.int64(ONE << order))
 
 
 @inlined
-def take_smallest(mem: Memory, zone: U, order: U, migratetype: U) -> U:
+def take_smallest(mem: Memory, zone: U, cpu: U, order: U, migratetype: U) -> U:
     """Head of the smallest sufficient list of this type, split; NONE if there is none (__rmqueue_smallest)."""
     found = order
     while found <= mem.params.max_order:
         head = free_list(mem, zone, found, migratetype)
         index = np.uint64(mem.pages[head].next)
         if index != head:
-            take_block(mem, index, order, found, migratetype)
+            take_block(mem, index, cpu, order, found, migratetype)
             return index
         found += ONE
     return NONE
-
-
-@inlined
-def claim_whole_block(mem: Memory, zone: U, order: U, migratetype: U) -> U:
-    """Convert a free block of at least a pageblock from a fallback type, largest first, and split it."""
-    if migratetype >= FIRST_UNMERGEABLE:
-        return NONE
-    found = mem.params.max_order
-    lowest = max(order, mem.params.pageblock_order)
-    while found >= lowest:
-        for fallback in FALLBACKS[migratetype]:
-            head = free_list(mem, zone, found, np.uint64(fallback))
-            index = np.uint64(mem.pages[head].next)
-            if index != head:
-                set_block_types(mem, index, found, migratetype)
-                take_block(mem, index, order, found, migratetype)
-                return index
-        if found == ZERO:
-            break
-        found -= ONE
-    return NONE
-
-
-@inlined
-def new_folio(mem: Memory, index: U) -> np.int64:
-    """A slot of the folio table for the folio that begins here; its handle."""
-    slots = mem.slots
-    chain = FIRST_CHAIN + (slots[0] & CHAIN_BITS)
-    slot = slots[chain]
-    if slot != NONE:
-        after = np.uint64(mem.folios[slot].next)
-        slots[chain] = after
-        if after != NONE:
-            prefetch(mem.folios, after)
-    else:
-        slot = slots[1]
-        slots[1] += ONE
-    slots[0] += ONE
-    mem.folios[slot].index = index
-    mem.pages[index].next = slot
-    return np.int64(np.uint64(mem.folios[slot].sequence) << SEQUENCE_SHIFT | slot)
-
-
-@inlined
-def drop_folio(mem: Memory, slot: U) -> None:
-    """Give a slot back; handles to it are stale from here on.
-
-    Unused slots hang in several chains by turns, so that allocation meets the cache misses of one chain while it
-    works on the others.
-    """
-    slots = mem.slots
-    slots[0] -= ONE
-    chain = FIRST_CHAIN + (slots[0] & CHAIN_BITS)
-    folio = mem.folios[slot]
-    folio.sequence = (np.uint64(folio.sequence) + ONE) & SEQUENCE_BITS
-    folio.index = NONE
-    folio.next = slots[chain]
-    slots[chain] = slot
-
-
-@kernel
-def alloc_folios(mem: Memory, zonelist: Any, order: U, migratetype: U, handles: Any) -> int:
-    """One request after the other: first zone of `zonelist` that has a block, else -1; how many succeeded.
-
-    The table of folios must have room for all of `handles`.
-    """
-    n_allocated = 0
-    for i in range(handles.size):
-        index = NONE
-        zone = ZERO
-        for zone in zonelist:
-            index = take_smallest(mem, zone, order, migratetype)
-            if index == NONE:
-                index = claim_whole_block(mem, zone, order, migratetype)
-            if index != NONE:
-                break
-        if index == NONE:
-            handles[i:] = -1  # nothing can come free within one request list
-            break
-        mem.pages[index].state = USED | order
-        mem.pages[index].refcount = ONE
-        handles[i] = new_folio(mem, index)
-        mem.vmstat[mem.zones[zone].zone_type] += np.int64(ONE << order)
-        n_allocated += 1
-    return n_allocated
-
-
-@inlined
-def find_folio(mem: Memory, handle: np.int64) -> U:
-    """Slot of a live folio, or NONE for a handle that is stale, of another memory, or no handle at all."""
-    if handle < 0:
-        return NONE
-    bits = np.uint64(handle)
-    slot = bits & SLOT_BITS
-    if slot >= mem.slots[1]:
-        return NONE
-    folio = mem.folios[slot]
-    if folio.sequence != bits >> SEQUENCE_SHIFT or folio.index == NONE:
-        return NONE
-    return slot
-
-
-@kernel
-def resolve_folios(mem: Memory, handles: Any, indices: Any, orders: Any) -> int:
-    """First row and order of each folio; position of the first bad handle, or -1."""
-    for i in range(handles.size):
-        slot = find_folio(mem, handles[i])
-        if slot == NONE:
-            return i
-        index = np.uint64(mem.folios[slot].index)
-        indices[i] = index
-        orders[i] = np.uint64(mem.pages[index].state) & ORDER_BITS
-    return -1
-
-
-@inlined
-def unmark_folios(mem: Memory, handles: Any, n_handles: int) -> None:
-    """Take back the marks of the first `n_handles` folios."""
-    for i in range(n_handles):
-        if handles[i] != -1:
-            slot = np.uint64(handles[i]) & SLOT_BITS
-            mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
-
-
-@kernel
-def mark_folios(mem: Memory, handles: Any) -> int:
-    """Mark each folio, so that one given twice is found before anything changes; first bad position, or -1.
-
-    Where one is bad all marks are taken back. -1, a failed request, is passed over here and in free_folios().
-    """
-    for i in range(handles.size):
-        if handles[i] == -1:
-            continue
-        slot = find_folio(mem, handles[i])
-        if slot == NONE or np.uint64(mem.folios[slot].index) & MARK:
-            unmark_folios(mem, handles, i)
-            return i
-        mem.folios[slot].index = np.uint64(mem.folios[slot].index) | MARK
-    return -1
-
-
-@inlined
-def marked_index(mem: Memory, handle: np.int64) -> U:
-    """First row of a marked folio."""
-    return np.uint64(mem.folios[np.uint64(handle) & SLOT_BITS].index) & ~MARK
-
-
-@inlined
-def prefetch_free(mem: Memory, handles: Any, i: int) -> None:
-    """Bring in what freeing the folios some places on will touch.
-
-    Random order-0 frees at 2^22 pages: 120 -> 50 ns each.
-    """
-    if i + 24 >= handles.size:
-        return
-    if handles[i + 24] >= 0:
-        prefetch(mem.folios, np.uint64(handles[i + 24]) & SLOT_BITS)
-    if handles[i + 12] >= 0:
-        prefetch(mem.pages, marked_index(mem, handles[i + 12]))
-    if handles[i + 6] >= 0:
-        buddy = mem.pages[marked_index(mem, handles[i + 6]) ^ ONE]
-        if buddy.state == FREE:
-            prefetch(mem.pages, np.uint64(buddy.next))
-            prefetch(mem.pages, np.uint64(buddy.prev))
-
-
-@kernel
-def free_folios(mem: Memory, handles: Any) -> None:
-    """Free marked folios in order, straight to the buddy."""
-    n_pages = ZERO
-    for i in range(handles.size):
-        prefetch_free(mem, handles, i)
-        if handles[i] == -1:
-            continue
-        index = marked_index(mem, handles[i])
-        page = mem.pages[index]
-        order = np.uint64(page.state) & ORDER_BITS
-        drop_folio(mem, np.uint64(handles[i]) & SLOT_BITS)
-        page.refcount = ZERO
-        if order == ZERO and np.uint64(page.pg_flags) & HWPOISON:
-            page.state = np.uint64(Kind.HWPOISON << 4)  # leaked on purpose, and not counted: free_pages_prepare()
-            continue
-        page.state = ZERO
-        n_pages += ONE << order
-        free_pages_split(mem, index, order, False)
-    mem.vmstat[PGFREE] += np.int64(n_pages)
 
 
 @kernel
@@ -329,7 +144,7 @@ def free_ranges(mem: Memory, starts: Any, ends: Any) -> None:
             order = params.max_order
             while index & ((ONE << order) - ONE) or index + (ONE << order) > end:
                 order -= ONE
-            free_pages_split(mem, index, order, True)
+            free_pages_split(mem, index, ZERO, order, True)
             index += ONE << order
 
 

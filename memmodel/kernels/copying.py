@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.jit import copy_bytes, inlined, kernel, stream_bytes, stream_fence
-from memmodel.kernels.buddy import MARK, ORDER_BITS, find_folio, unmark_folios
-from memmodel.kernels.freelist import ONE
+from memmodel.kernels.folios import MARK, find_folio, unmark_folios
+from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.poisoning import first_bad_line, first_bad_page, queue_failure
 from memmodel.state.layout import MF_QUEUE_SLOTS, NONE, Memory
 

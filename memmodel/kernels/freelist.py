@@ -6,14 +6,19 @@ The sentinels remove every branch from link and unlink.
 import numpy as np
 
 from memmodel.jit import inlined
-from memmodel.state.layout import BlockBit, Kind, Memory, MigrateType
+from memmodel.state.layout import BlockBit, Feature, Kind, Memory, MigrateType
 
 U = np.uint64
+I = np.int64  # noqa: E741 - the pair of U
 ONE = np.uint64(1)
 FREE = np.uint64(Kind.FREE << 4)
+ORDER_BITS = np.uint64(15)
 TYPES = np.uint64(6)
+HIGHATOMIC = np.uint64(MigrateType.HIGHATOMIC)
+CMA = np.uint64(MigrateType.CMA)
 ISOLATE = np.uint64(MigrateType.ISOLATE)
 ISOLATE_BIT = np.uint64(BlockBit.ISOLATE)
+HYGIENE, NO_MOBILITY = np.uint64(Feature.FREELIST_HYGIENE), np.uint64(Feature.NO_MOBILITY)
 
 
 @inlined
@@ -81,8 +86,17 @@ def block_type(mem: Memory, index: U) -> U:
 
 
 @inlined
+def grouped_type(mem: Memory, migratetype: U) -> U:
+    """What a pageblock becomes that is to be of this type: without mobility grouping those that merge are UNMOVABLE."""
+    if mem.params.features & NO_MOBILITY and migratetype < HIGHATOMIC:
+        return np.uint64(0)
+    return migratetype
+
+
+@inlined
 def set_block_types(mem: Memory, index: U, order: U, migratetype: U) -> None:
     """Give all pageblocks of a block of at least pageblock_order this type (change_pageblock_range)."""
+    migratetype = grouped_type(mem, migratetype)
     first = index >> mem.params.pageblock_order
     for block in range(first, first + (ONE << (order - mem.params.pageblock_order))):
         mem.blocks[block].migratetype = migratetype
@@ -90,20 +104,67 @@ def set_block_types(mem: Memory, index: U, order: U, migratetype: U) -> None:
 
 
 @inlined
-def account_free(mem: Memory, zone: U, migratetype: U, n_pages: U) -> None:
-    """NR_FREE_PAGES and NR_FREE_CMA_PAGES, after pages went on (account_freepages)."""
-    if migratetype == ISOLATE:
-        return
-    mem.zones[zone].free_pages += n_pages
-    if migratetype == np.uint64(MigrateType.CMA):
-        mem.zones[zone].free_cma += n_pages
+def set_block_type(mem: Memory, index: U, migratetype: U) -> None:
+    """Type of one pageblock (set_pageblock_migratetype)."""
+    set_block_types(mem, index, mem.params.pageblock_order, migratetype)
 
 
 @inlined
-def unaccount_free(mem: Memory, zone: U, migratetype: U, n_pages: U) -> None:
-    """The same, after pages went off."""
+def fold_difference(mem: Memory, zone: U, cpu: U) -> bool:
+    """Bring a CPU's differences into the zone's counters, as when it goes idle (quiet_vmstat); True if any were."""
+    pcp = mem.pcp[zone * mem.params.n_cpus + cpu]
+    folded = bool(pcp.free_diff != 0) or bool(pcp.cma_diff != 0)
+    mem.zones[zone].free_pages += np.int64(pcp.free_diff)
+    mem.zones[zone].free_cma += np.int64(pcp.cma_diff)
+    pcp.free_diff = np.int64(0)
+    pcp.cma_diff = np.int64(0)
+    return folded
+
+
+@inlined
+def count_free_pages(mem: Memory, zone: U, cpu: U, delta: I) -> None:
+    """NR_FREE_PAGES, by way of the CPU's difference: readers see it once it is beyond the threshold."""
+    record = mem.zones[zone]
+    pcp = mem.pcp[zone * mem.params.n_cpus + cpu]
+    difference = np.int64(pcp.free_diff) + delta
+    if abs(difference) > record.stat_threshold:
+        record.free_pages += difference
+        difference = np.int64(0)
+    pcp.free_diff = difference
+
+
+@inlined
+def count_free_cma(mem: Memory, zone: U, cpu: U, delta: I) -> None:
+    """NR_FREE_CMA_PAGES, likewise (__mod_zone_page_state)."""
+    record = mem.zones[zone]
+    pcp = mem.pcp[zone * mem.params.n_cpus + cpu]
+    difference = np.int64(pcp.cma_diff) + delta
+    if abs(difference) > record.stat_threshold:
+        record.free_cma += difference
+        difference = np.int64(0)
+    pcp.cma_diff = difference
+
+
+@inlined
+def account(mem: Memory, zone: U, cpu: U, migratetype: U, delta: I) -> None:
+    """Count pages that went on (or, negative, off) a free list of this type (account_freepages)."""
     if migratetype == ISOLATE:
         return
-    mem.zones[zone].free_pages -= n_pages
-    if migratetype == np.uint64(MigrateType.CMA):
-        mem.zones[zone].free_cma -= n_pages
+    count_free_pages(mem, zone, cpu, delta)
+    if migratetype == CMA:
+        count_free_cma(mem, zone, cpu, delta)
+    elif migratetype == HIGHATOMIC:
+        mem.zones[zone].free_highatomic += delta
+
+
+@inlined
+def move_free(mem: Memory, index: U, cpu: U, old: U, new: U) -> None:
+    """To the tail of another type's list (move_to_free_list); the caller sets the pageblock's type."""
+    page = mem.pages[index]
+    zone = np.uint64(page.zone)
+    order = np.uint64(page.state) & ORDER_BITS
+    unlink(mem, index)
+    link_after(mem, index, np.uint64(mem.pages[free_list(mem, zone, order, new)].prev))
+    if mem.params.features & HYGIENE:  # before, what moves is not counted
+        account(mem, zone, cpu, old, -np.int64(ONE << order))
+        account(mem, zone, cpu, new, np.int64(ONE << order))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from memmodel.jit import count_trailing_zeros, inlined, kernel
-from memmodel.kernels.freelist import FREE, ONE, add_free, block_type, del_free, unaccount_free
+from memmodel.kernels.freelist import FREE, ONE, account, add_free, block_type, del_free
 from memmodel.state.layout import MF_QUEUE_SLOTS, NONE, Kind, Memory, PageFlag
 
 U = np.uint64
@@ -62,7 +62,7 @@ def free_block_of(mem: Memory, index: U) -> U:
 
 
 @inlined
-def take_page_off_buddy(mem: Memory, index: U) -> bool:
+def take_page_off_buddy(mem: Memory, index: U, cpu: U) -> bool:
     """Split the free block around a page down to it, and keep the page off the lists for good.
 
     Each half without the page goes back to the head of its list, the largest first (break_down_buddy_pages); the
@@ -83,7 +83,7 @@ def take_page_off_buddy(mem: Memory, index: U) -> bool:
             head = upper
         else:
             add_free(mem, upper, order, migratetype, False)
-    unaccount_free(mem, zone, migratetype, ONE)
+    account(mem, np.uint64(zone), cpu, migratetype, np.int64(-1))
     page = mem.pages[index]
     page.state = LOST
     page.refcount = ONE
@@ -108,6 +108,6 @@ def drain_failures(mem: Memory, cpu: U, indices: Any, taken: Any) -> int:
             taken[n] = 2
         else:
             page.pg_flags = np.uint64(page.pg_flags) | HWPOISON
-            taken[n] = 1 if take_page_off_buddy(mem, index) else 0
+            taken[n] = 1 if take_page_off_buddy(mem, index, cpu) else 0
         n += 1
     return n

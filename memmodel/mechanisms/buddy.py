@@ -1,22 +1,36 @@
-"""Allocate and free folios through the buddy lists."""
+"""Allocate and free folios."""
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError, one_of
-from memmodel.kernels import buddy as kernels
-from memmodel.sources.gfp import parse_gfp
-from memmodel.state.layout import MigrateType, ZoneType
+from memmodel.kernels import allocate as kernels
+from memmodel.kernels import folios as folio_kernels
+from memmodel.mechanisms.request import DEFAULT_GFP, highest_zone, joins_lru, request_of
+from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, SlowPath, Steps
+from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["alloc_pages", "as_handles", "folio_rows", "free_pages", "stale", "whole_number"]
+__all__ = ["Asked", "alloc_pages", "allocate", "as_handles", "folio_rows", "free_pages", "stale", "whole_number"]
 
-REQUEST_TYPES = {t.name.lower(): t for t in (MigrateType.UNMOVABLE, MigrateType.MOVABLE, MigrateType.RECLAIMABLE)}
 MAX_COUNT = 1 << 31
-ZONES_BELOW_NORMAL = ("x86_64", "arm64")  # with CONFIG_ZONE_DMA and CONFIG_ZONE_DMA32; elsewhere gfp_zone() says Normal
+NO_STEPS = Steps()
 
 
-def alloc_pages(
+class Asked(NamedTuple):
+    """Equal requests: what each asks for, and where it is made."""
+
+    order: int
+    gfp: Gfp
+    node: int = 0
+    cpu: int = 0
+    lru: bool = False
+    """Whether the pages go on an LRU list."""
+
+
+def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its slow path by keyword
     mem: Machine,
     order: int = 0,
     count: int = 1,
@@ -25,6 +39,9 @@ def alloc_pages(
     node: int = 0,
     cpu: int = 0,
     gfp: str | None = None,
+    reclaim: ReclaimPolicy | None = None,
+    compact: CompactPolicy | None = None,
+    trace: list[str] | None = None,
 ) -> Handles:
     """Allocate `count` folios of ``2**order`` pages, as that many single requests in a row.
 
@@ -44,6 +61,13 @@ def alloc_pages(
         CPU that makes the requests.
     gfp
         Flags by name, "GFP_HIGHUSER_MOVABLE|__GFP_COMP"; decide zone and migratetype in place of `migratetype`.
+    reclaim, compact
+        Steps of requests with __GFP_DIRECT_RECLAIM that find no page: ``reclaim(mem, ReclaimRequest)`` frees pages and
+        says how many, ``compact(mem, CompactRequest)`` answers a `Compaction`. `LeastRecentlyAllocated` is one that
+        reclaims. With one of the two alone, the other finds nothing to do.
+    trace
+        Gets the steps of each request that these two attempts found no page for, by name, then how it ended: "page",
+        "failed", "would_oom" (the kernel would kill a task now) or "would_loop" (it would try until others free).
 
     Returns
     -------
@@ -52,33 +76,54 @@ def alloc_pages(
     Raises
     ------
     InputError
-        If an argument is outside its range.
+        If an argument is outside its range, or a policy answers what it should not.
 
     Notes
     -----
-    A list that is empty takes whole pageblocks from the fallback types; smaller steals, per-CPU lists and watermarks
-    are not part of this path.
+    Each request makes two attempts, above the low and above the min watermark. Without `reclaim` and `compact` it then
+    fails. With them it takes the kernel's slow path: rounds of reclaim and compaction, each with an attempt after it,
+    until a page comes or the kernel would give up. The model kills no task, and ends what the kernel would try for
+    ever (__GFP_NOFAIL) when nothing changes any more. Once a request has failed the others of the call are not tried.
+
+    Movable pages, and what looks like page cache,
+    go on an LRU list by way of the CPU's batch, which decides whether their pageblock may be claimed.
 
     References
     ----------
-    mm/page_alloc.c, __rmqueue_smallest and try_to_claim_block, Linux 6.12.117.
+    mm/page_alloc.c: get_page_from_freelist, rmqueue, __rmqueue, __alloc_pages_slowpath, Linux 6.12.117.
     """
-    mem.check_cpu(cpu)
     order = whole_number(order, "order", 0, mem.geometry.max_page_order, "MAX_PAGE_ORDER")
     count = whole_number(count, "count", 0, MAX_COUNT)
-    if gfp is None:
-        wanted = REQUEST_TYPES[one_of(migratetype, REQUEST_TYPES, "migratetype")]
-        highest = ZoneType.MOVABLE if wanted == MigrateType.MOVABLE else ZoneType.NORMAL
-    else:
-        flags = parse_gfp(gfp)
-        wanted, highest = MigrateType(flags.migratetype), ZoneType[flags.highest_zone.upper()]
-        if highest < ZoneType.NORMAL and mem.geometry.arch not in ZONES_BELOW_NORMAL:
-            highest = ZoneType.NORMAL
-    zonelist = mem.zonelist(node, highest)
-    # A request for far too many must not grow the table beyond what there is memory for.
-    mem.reserve_folios(min(count, mem.pfns.n_pages >> order))
-    handles = np.empty(count, np.int64)
-    kernels.alloc_folios(mem.state, zonelist, np.uint64(order), np.uint64(wanted), handles)
+    flags = parse_gfp(DEFAULT_GFP[one_of(migratetype, DEFAULT_GFP, "migratetype")] if gfp is None else gfp)
+    return allocate(mem, Asked(order, flags, node, cpu, joins_lru(flags)), count, Steps(reclaim, compact, trace))
+
+
+def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) -> Handles:
+    """`count` requests in a row, until one fails; handles, -1 from there on."""
+    on_cpu = mem.check_cpu(asked.cpu)
+    gfp, order = asked.gfp, asked.order
+    for policy in steps[:2]:
+        if policy is not None and not callable(policy):
+            raise InputError(f"reclaim and compact are functions, not {policy!r}")
+    zonelist = mem.zonelist(asked.node, highest_zone(mem.geometry, gfp), this_node=gfp.thisnode)
+    handles = np.full(count, -1, np.int64)
+    if not zonelist.size:  # no node has any of these zones
+        return handles
+    request = request_of(mem, gfp, order, asked.node, asked.lru)
+    done = 0
+    while done < count:
+        # A request for far too many must not grow the table beyond what there is memory for.
+        mem.reserve_folios(min(count - done, mem.pfns.n_pages >> order))
+        done += kernels.alloc_folios(mem.state, zonelist, on_cpu, request, handles[done:])
+        if done == count or steps == NO_STEPS:
+            break
+        path = SlowPath(mem, zonelist, on_cpu, request, gfp, steps)
+        handles[done] = path.run()
+        if steps.trace is not None:
+            steps.trace.extend((*path.steps, path.outcome))
+        if handles[done] < 0:
+            break
+        done += 1
     return handles
 
 
@@ -92,19 +137,20 @@ def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:
 
     Notes
     -----
+    Orders 0 to 3 and the PMD order go to the CPU's lists first, and reach the buddy lists when these are drained.
     A single page with PG_hwpoison is not given back: it leaves the allocator. Such a page inside a larger folio goes
     back to the free lists with it and can be allocated again, as in the kernel: the free path looks at order 0 only.
 
     References
     ----------
-    mm/page_alloc.c, __free_one_page and free_one_page, Linux 6.12.117 (6.1 without the feature freelist_hygiene).
+    mm/page_alloc.c: free_unref_page, free_pcppages_bulk, __free_one_page, Linux 6.12.117.
     """
-    mem.check_cpu(cpu)
+    on_cpu = mem.check_cpu(cpu)
     handles = as_handles(folios)
-    bad = kernels.mark_folios(mem.state, handles)
+    bad = folio_kernels.mark_folios(mem.state, handles)
     if bad >= 0:
         raise stale(handles[bad])
-    kernels.free_folios(mem.state, handles)
+    kernels.free_folios(mem.state, on_cpu, handles)
 
 
 def folio_rows(mem: Machine, folios: npt.ArrayLike) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -117,7 +163,7 @@ def folio_rows(mem: Machine, folios: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
     """
     handles = as_handles(folios)
     indices, orders = np.empty(handles.size, np.uint64), np.empty(handles.size, np.uint64)
-    bad = kernels.resolve_folios(mem.state, handles, indices, orders)
+    bad = folio_kernels.resolve_folios(mem.state, handles, indices, orders)
     if bad >= 0:
         raise stale(handles[bad])
     return indices, orders

@@ -166,7 +166,7 @@ _SNAPSHOT = (
         "largest_order", "float64", "1", "largest free order", "Order of the largest free block; NaN: none.", ("zone",)
     ),
     Variable(
-        "fragmentation_index",
+        "extfrag_index",
         "float64",
         "1",
         "fragmentation index",

@@ -7,15 +7,15 @@ import numpy as np
 from memmodel.errors import InputError
 from memmodel.results.dataset import Column, build, stamp
 from memmodel.results.variables import variable
-from memmodel.sources.indices import fragmentation_index, unusable_index
 from memmodel.sources.records import Snapshot, ZoneSnapshot
+from memmodel.state.fragmentation import fragmentation_index, unusable_free_index
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["file_digests", "zone_dataset", "zone_rows"]
 
-_BY_ORDER = ("nr_free", "fragmentation_index", "unusable_index")
+_BY_ORDER = ("nr_free", "extfrag_index", "unusable_index")
 _BY_ZONE = ("free_bytes", "largest_order", "managed_pages")
 
 
@@ -23,7 +23,7 @@ def zone_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     """One dict a zone, in the order of the files; None where no file says.
 
     ``node``, ``zone``, ``nr_free`` (by order), ``free_pages``, ``free_bytes``, ``largest_order``, ``managed_pages``,
-    and by order ``fragmentation_index`` and ``unusable_index`` as the kernel prints them: -1 to 1, and 0 to 1.
+    and by order ``extfrag_index`` and ``unusable_index`` as debugfs prints them: -1 to 1, and 0 to 1.
     """
     return [_row(zone, snapshot.page_size_bytes) for zone in snapshot.zones.values()]
 
@@ -36,8 +36,8 @@ def _row(zone: ZoneSnapshot, page_size_bytes: int | None) -> dict[str, Any]:
         row = {
             "nr_free": zone.nr_free.tolist(),
             "largest_order": int(orders[-1]) if orders.size else None,
-            "fragmentation_index": (fragmentation_index(zone.nr_free) / 1000).tolist(),
-            "unusable_index": (unusable_index(zone.nr_free) / 1000).tolist(),
+            "extfrag_index": (fragmentation_index(zone.nr_free) / 1000).tolist(),
+            "unusable_index": (unusable_free_index(zone.nr_free) / 1000).tolist(),
         }
     known = free_pages is not None and page_size_bytes is not None
     return {

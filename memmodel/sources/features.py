@@ -68,6 +68,21 @@ FEATURES: Mapping[str, Feature] = {
         (6, 12, 0), "the THP per-CPU lists hold HPAGE_PMD_ORDER, not pageblock_order", unsure=((6, 2, 0), (6, 12, 0))
     ),
     "lru_batch_31": Feature((6, 12, 0), "LRU-add batches hold 31 folios, not 15", unsure=((6, 2, 0), (6, 12, 0))),
+    "highatomic_rounded": Feature(
+        (6, 12, 0),
+        "the reserve for urgent requests is whole pageblocks, none in zones of less than a hundred",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
+    "free_highatomic": Feature(
+        (6, 12, 0),
+        "watermarks leave out the free pages of that reserve, not all of it",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
+    "boost_needs_kswapd": Feature(
+        (6, 12, 0),
+        "only requests with __GFP_KSWAPD_RECLAIM wake kswapd for a boosted zone",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
     "claim_steal": Feature(
         (6, 15, 0),
         "the fallback claims whole pageblocks first, then steals single blocks, and remembers the mode",
@@ -85,6 +100,20 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "pcp_free_in_batches": Feature(
         (7, 2, 0), "per-CPU lists drain in pieces of batch pages, dropping the lock between", unsure=_READ_IN_7_2
+    ),
+    "highatomic_by_buddy": Feature(
+        (7, 2, 0), "urgent requests make the reserve in rmqueue_buddy() and refill no list", unsure=_READ_IN_7_2
+    ),
+    "highatomic_fast_path": Feature(
+        (7, 3, 0), "urgent requests may use the reserve in their first attempt", unsure=((6, 13, 0), (7, 3, 0))
+    ),
+    "pageblock_order_sources": Feature(
+        (7, 2, 0),
+        "a direct compaction for a pageblock or more looks for sources as a movable one does",
+        unsure=_READ_IN_7_2,
+    ),
+    "skip_awake_nodes": Feature(
+        (6, 18, 0), "nodes whose kswapd runs are tried in a second round", unsure=((6, 13, 0), (6, 18, 0))
     ),
     "contig_free_chunks": Feature(
         (7, 2, 0), "contiguous ranges are freed in maximal aligned chunks, not page by page", unsure=_READ_IN_7_2

@@ -58,20 +58,21 @@ class Event(IntEnum):
     MM_VMSCAN_DIRECT_RECLAIM_BEGIN = 33
     MM_VMSCAN_DIRECT_RECLAIM_END = 34
     TRACING_MARK_WRITE = 35
-    LIST_ADD = 36  # gt+: block added to a free list
-    LIST_DELETE = 37  # gt-: block removed
-    LIST_MOVE = 38  # gtm: block moved to the tail of another type's list
-    LIST_ROTATE_FIRST = 39  # gtH: list rotated so that this block comes first
-    LIST_ROTATE_LAST = 40  # gtT: ... last
-    BLOCK_TYPE = 41  # gtB: a pageblock's type set
-    BLOCK_ISOLATE = 42  # gtI: a pageblock's isolate bit set or cleared
-    PCP_ADD = 43  # gtp+: page freed to the head of a per-CPU list
-    PCP_ADD_TAIL = 44  # gtp>: page added to the tail (refill)
-    PCP_DELETE = 45  # gtp-: page allocated from it
-    PCP_DRAIN = 46  # gtpd: page drained from it
-    DIRECT_FREE = 47  # gtd: mm_page_free that found the per-CPU lists locked and went to the buddy
-    DUMP_BEGIN = 48  # gt S: the free lists were dumped here, under this label
-    DUMP_END = 49  # gt E
+    MM_ALLOC_CONTIG_MIGRATE_RANGE_INFO = 36
+    LIST_ADD = 37  # gt+: block added to a free list
+    LIST_DELETE = 38  # gt-: block removed
+    LIST_MOVE = 39  # gtm: block moved to the tail of another type's list
+    LIST_ROTATE_FIRST = 40  # gtH: list rotated so that this block comes first
+    LIST_ROTATE_LAST = 41  # gtT: ... last
+    BLOCK_TYPE = 42  # gtB: a pageblock's type set
+    BLOCK_ISOLATE = 43  # gtI: a pageblock's isolate bit set or cleared
+    PCP_ADD = 44  # gtp+: page freed to the head of a per-CPU list
+    PCP_ADD_TAIL = 45  # gtp>: page added to the tail (refill)
+    PCP_DELETE = 46  # gtp-: page allocated from it
+    PCP_DRAIN = 47  # gtpd: page drained from it
+    DIRECT_FREE = 48  # gtd: mm_page_free that found the per-CPU lists locked and went to the buddy
+    DUMP_BEGIN = 49  # gt S: the free lists were dumped here, under this label
+    DUMP_END = 50  # gt E
 
 
 _PAGE = "page={} pfn=0x{pfn:x} "
@@ -131,6 +132,10 @@ FORMATS: Final[Mapping[Event, tuple[str, ...]]] = {
     Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN: ("order={order} gfp_flags={gfp_flags:w}" + _TASK,),
     Event.MM_VMSCAN_DIRECT_RECLAIM_END: ("nr_reclaimed={nr_reclaimed}" + _TASK,),
     Event.TRACING_MARK_WRITE: ("{text:t}",),
+    Event.MM_ALLOC_CONTIG_MIGRATE_RANGE_INFO: (
+        "start=0x{start:x} end=0x{end:x} migratetype={migratetype} nr_migrated={nr_migrated} "
+        "nr_reclaimed={nr_reclaimed} nr_mapped={nr_mapped}",
+    ),
     Event.LIST_ADD: ("gt+ {pfn} {order} {migratetype} {tail}",),
     Event.LIST_DELETE: ("gt- {pfn} {order} {migratetype}",),
     Event.LIST_MOVE: ("gtm {pfn} {order} {migratetype} {new_migratetype}",),

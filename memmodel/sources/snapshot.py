@@ -201,7 +201,7 @@ def _page_size(parts: Parts, given: int | None) -> tuple[int | None, list[str]]:
     managed = sum(zone.managed_pages or 0 for zone in (parts.zoneinfo or {}).values())
     total = parts.meminfo.get("MemTotal", 0)
     if managed and total:
-        size = 1 << round(np.log2(total / managed))
+        size = 1 << max(round(np.log2(total / managed)), 0)
         if abs(total - managed * size) * 100 <= total:
             sizes["MemTotal over the managed pages"] = size
         if total != managed * size:

@@ -10,9 +10,12 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry, zone_limits
 from memmodel.state.layout import (
+    MAX_COMPACTIONS,
     MIGRATE_TYPES,
     NONE,
+    NR_ORDERS,
     NR_PCP_LISTS,
+    PRIVATE_LISTS,
     SLOT_CHAINS,
     Feature,
     Kind,
@@ -22,12 +25,14 @@ from memmodel.state.layout import (
     Vmstat,
     ZoneType,
     folio_dtype,
+    lru_batch_dtype,
     page_dtype,
     pageblock_dtype,
     pcp_dtype,
     queue_dtype,
     zone_dtype,
 )
+from memmodel.state.sizing import Sysctls, feature_bits, mobility_disabled, size_zones
 from memmodel.units import format_bytes
 
 __all__ = [
@@ -38,15 +43,18 @@ __all__ = [
     "grow_folios",
     "made_up_spans",
     "overwrite",
+    "size_memory",
     "with_contents",
 ]
 
 ALIGNMENT = 4096
+PCP_BATCH_SCALE_MAX = 5  # CONFIG_PCP_BATCH_SCALE_MAX
 DTYPES = {
     "pages": page_dtype,
     "blocks": pageblock_dtype,
     "zones": zone_dtype,
     "pcp": pcp_dtype,
+    "lru": lru_batch_dtype,
     "folios": folio_dtype,
     "slots": np.dtype(np.uint64),
     "ue_pages": np.dtype(np.uint64),
@@ -173,11 +181,10 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
     if n_pages >= MAX_PAGES:
         raise InputError(f"{n_pages} pages; at most {MAX_PAGES - 1} are possible, choose a larger page size")
     lists = (geometry.max_page_order + 1) * MIGRATE_TYPES + cpus * NR_PCP_LISTS
-    hygiene = Feature.FREELIST_HYGIENE if "freelist_hygiene" in geometry.features else 0
-    numbers = (n_pages, geometry.page_shift, geometry.max_page_order, geometry.pageblock_order, lists, hygiene)
-    params = Params(*(np.uint64(number) for number in numbers))
 
-    pages = np.zeros(n_pages + len(spans) * lists, page_dtype)
+    private = n_pages + len(spans) * lists
+    pages = np.zeros(private + MAX_COMPACTIONS * PRIVATE_LISTS, page_dtype)
+    params = _params(geometry, n_pages, private, lists, cpus)
     heads = np.arange(n_pages, pages.size, dtype=np.uint32)
     pages["next"][n_pages:] = pages["prev"][n_pages:] = heads
     blocks = np.zeros(-(-n_pages >> geometry.pageblock_order), pageblock_dtype)
@@ -194,12 +201,15 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         pages["state"][outside:start] = Kind.HOLE << 4
         outside = end
     pages["state"][outside:n_pages] = Kind.HOLE << 4
+    lru = np.zeros(cpus, lru_batch_dtype)
+    lru["size"] = 31 if "lru_batch_31" in geometry.features else 15
     memory = Memory(
         params=params,
         pages=_records(pages),
         blocks=_records(blocks),
         zones=_records(zones),
         pcp=_records(np.zeros(len(spans) * cpus, pcp_dtype)),
+        lru=_records(lru),
         folios=_records(np.zeros(0, folio_dtype)),
         slots=np.array([0, 0, *[NONE] * SLOT_CHAINS], np.uint64),
         ue_pages=np.zeros(-(-n_pages >> 6), np.uint64),
@@ -209,6 +219,36 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         vmstat=np.zeros(len(Vmstat), np.int64),
     )
     return memory, pfns
+
+
+def _params(geometry: Geometry, n_pages: int, private_heads: int, heads_per_zone: int, cpus: int) -> Params:
+    """The constants of a build; what depends on managed pages comes with `size_memory`."""
+    thp_order = geometry.hpage_pmd_order if "pcp_pmd_order" in geometry.features else geometry.pageblock_order
+    numbers: dict[str, int] = {
+        "n_pages": n_pages,
+        "private_heads": private_heads,
+        "page_shift": geometry.page_shift,
+        "max_order": geometry.max_page_order,
+        "pageblock_order": geometry.pageblock_order,
+        "heads_per_zone": heads_per_zone,
+        "features": feature_bits(geometry),
+        "n_cpus": cpus,
+        "pcp_thp_order": thp_order if geometry.transparent_hugepage else NR_ORDERS,
+        "pcp_batch_scale_max": PCP_BATCH_SCALE_MAX,
+        "watermark_boost_factor": 0,
+    }
+    return Params(**{name: np.uint64(number) for name, number in numbers.items()})
+
+
+def size_memory(memory: Memory, geometry: Geometry, sysctls: Sysctls) -> Memory:
+    """The same memory with all that follows from its managed pages: watermarks, reserves, per-CPU lists, mobility."""
+    size_zones(memory, geometry, sysctls)
+    features = feature_bits(geometry)
+    if mobility_disabled(geometry, memory.zones["managed"].astype(np.int64)):
+        features |= Feature.NO_MOBILITY
+    boost = sysctls.watermark_boost_factor
+    params = memory.params._replace(features=np.uint64(features), watermark_boost_factor=np.uint64(boost))
+    return memory._replace(params=params)
 
 
 def with_contents(memory: Memory) -> Memory:

@@ -8,7 +8,7 @@ import numpy as np
 
 from memmodel.errors import InvariantError
 from memmodel.jit import inlined, kernel
-from memmodel.state.layout import NONE, BlockBit, Feature, Kind, Memory, MigrateType, PageFlag
+from memmodel.state.layout import NONE, NR_ORDERS, BlockBit, Feature, Kind, Memory, MigrateType, PageFlag
 
 __all__ = ["Law", "check"]
 
@@ -27,9 +27,15 @@ class Law(IntEnum):
     ON_NO_LIST = 9
     FREE_PAGES = 10
     FREE_CMA = 11
-    PCP_COUNT = 12
-    CONSERVATION = 13
-    FOLIO_TABLE = 14
+    FREE_HIGHATOMIC = 12
+    STAT_THRESHOLD = 13
+    PCP_COUNT = 14
+    CONSERVATION = 15
+    NR_ISOLATE_PAGEBLOCK = 16
+    CAPTURED = 17
+    LRU_NOT_USED = 18
+    LRU_BATCH = 19
+    FOLIO_TABLE = 20
 
 
 MESSAGES: dict[Law, Callable[[int, int], str]] = {
@@ -42,12 +48,18 @@ MESSAGES: dict[Law, Callable[[int, int], str]] = {
     Law.LIST_TYPE: lambda p, t: f"row {p} is on a list of migratetype {t}, its pageblock is of another",
     Law.NR_FREE: lambda z, o: f"zone {z}: nr_free[{o}] differs from the lengths of the lists",
     Law.ON_NO_LIST: lambda z, o: f"zone {z}: a free block of order {o} is on no list",
-    Law.FREE_PAGES: lambda z, n: f"zone {z}: NR_FREE_PAGES differs from the lists' {n}",
-    Law.FREE_CMA: lambda z, n: f"zone {z}: NR_FREE_CMA_PAGES differs from the lists' {n}",
+    Law.FREE_PAGES: lambda z, n: f"zone {z}: NR_FREE_PAGES with the CPUs' differences is not the lists' {n}",
+    Law.FREE_CMA: lambda z, n: f"zone {z}: NR_FREE_CMA_PAGES with the CPUs' differences is not the lists' {n}",
+    Law.FREE_HIGHATOMIC: lambda z, n: f"zone {z}: nr_free_highatomic differs from the lists' {n}",
+    Law.STAT_THRESHOLD: lambda s, n: f"per-CPU set {s}: a counter's difference is beyond the threshold of {n}",
     Law.PCP_COUNT: lambda s, n: f"per-CPU set {s}: its count differs from the lists' {n} pages",
     Law.CONSERVATION: lambda z, n: (
         f"zone {z}: free + per-CPU + used + isolated + hwpoisoned = {n}, not its managed pages"
     ),
+    Law.NR_ISOLATE_PAGEBLOCK: lambda z, n: f"zone {z}: nr_isolate_pageblock differs from its {n} isolated pageblocks",
+    Law.CAPTURED: lambda z, p: f"zone {z}: captured row {p} is not a used block of the zone, of the order waited for",
+    Law.LRU_NOT_USED: lambda p, _: f"row {p} is on an LRU list or in a batch and not in use",
+    Law.LRU_BATCH: lambda c, p: f"LRU batch of CPU {c}: row {p} is not the one place of a folio in use that waits",
     Law.FOLIO_TABLE: lambda s, p: f"folio slot {s} and row {p} do not point at each other",
 }
 
@@ -59,10 +71,16 @@ ISOLATED = np.uint64(Kind.ISOLATED)
 FIRST_TYPES = np.uint64(6)
 PCP_LISTS = np.uint64(14)
 CMA, ISOLATE = np.uint64(MigrateType.CMA), np.uint64(MigrateType.ISOLATE)
+HIGHATOMIC = np.uint64(MigrateType.HIGHATOMIC)
 ISOLATE_BIT = np.uint64(BlockBit.ISOLATE)
 FLAG_HWPOISON = np.uint64(PageFlag.HWPOISON)
-HYGIENE = np.uint64(Feature.FREELIST_HYGIENE)
+ON_LRU = np.uint64(PageFlag.LRU | PageFlag.LRU_BATCH)
+NO_MOBILITY = np.uint64(Feature.NO_MOBILITY)
+HYGIENE, COUNTS_RESERVE = np.uint64(Feature.FREELIST_HYGIENE), np.uint64(Feature.FREE_HIGHATOMIC)
 EMPTY = np.uint64(NONE)
+
+Broken = tuple[int, int, int]  # a law and where it is broken, as its message takes them
+SOUND: Broken = (0, 0, 0)
 
 
 def check(memory: Memory) -> None:
@@ -76,13 +94,17 @@ def check(memory: Memory) -> None:
     n_zones = memory.zones.size
     pages_by_kind = np.zeros((n_zones, int(N_KINDS)), np.int64)
     heads = np.zeros((n_zones, 16), np.int64)
-    law, where, what = _walk_rows(memory, pages_by_kind, heads)
-    if not law:
-        law, where, what = _walk_lists(memory, heads)
-    if not law:
-        law, where, what = _conservation(memory, pages_by_kind)
-    if not law:
-        law, where, what = _folio_table(memory)
+    broken = _walk_rows(memory, pages_by_kind, heads)
+    for walk in (
+        lambda: _walk_lists(memory, heads),
+        lambda: _conservation(memory, pages_by_kind),
+        lambda: _isolated_pageblocks(memory),
+        lambda: _captured(memory),
+        lambda: _lru_batches(memory),
+        lambda: _folio_table(memory),
+    ):
+        broken = broken if broken[0] else walk()
+    law, where, what = broken
     if law:
         raise InvariantError(f"{Law(law).name}: {MESSAGES[Law(law)](int(where), int(what))}")
 
@@ -118,11 +140,13 @@ def _walk_rows(mem: Any, pages_by_kind: Any, heads: Any) -> Any:
         if kind == FREE:
             heads[page.zone, order] += 1
         pages_by_kind[page.zone, kind] += np.int64(end - index)
-        if kind == USED:
-            for part in range(index, end):
-                if np.uint64(mem.pages[part].pg_flags) & FLAG_HWPOISON:
-                    pages_by_kind[page.zone, Kind.USED.value] -= 1
-                    pages_by_kind[page.zone, Kind.HWPOISON.value] += 1
+        for part in range(index, end):
+            flags = np.uint64(mem.pages[part].pg_flags)
+            if kind == USED and flags & FLAG_HWPOISON:
+                pages_by_kind[page.zone, Kind.USED.value] -= 1
+                pages_by_kind[page.zone, Kind.HWPOISON.value] += 1
+            if kind != USED and flags & ON_LRU:
+                return Law.LRU_NOT_USED.value, np.uint64(part), ZERO
         index = end
     return 0, ZERO, ZERO
 
@@ -143,17 +167,40 @@ def _walk_list(mem: Any, head: Any, zone: Any, state: Any, migratetype: Any) -> 
             return Law.LIST_MEMBER.value, after, np.uint64(zone)
         if migratetype < FIRST_TYPES and mem.params.features & HYGIENE:
             block = mem.blocks[after >> mem.params.pageblock_order]
-            isolated = np.uint64(block.bits) & ISOLATE_BIT
-            if migratetype != (ISOLATE if isolated else np.uint64(block.migratetype)):
+            owner = ISOLATE if np.uint64(block.bits) & ISOLATE_BIT else np.uint64(block.migratetype)
+            # Without mobility grouping a merge makes pageblocks UNMOVABLE, whatever the list.
+            grouped = not mem.params.features & NO_MOBILITY or max(migratetype, owner) >= HIGHATOMIC
+            if migratetype != owner and grouped:
                 return Law.LIST_TYPE.value, after, migratetype
         length += ONE
         index = after
 
 
 @inlined
+def _check_counters(mem: Any, zone: Any, free: Any, cma: Any, highatomic: Any) -> Any:
+    """A zone's counters, together with what its CPUs have not told it yet, are the pages on its lists."""
+    record = mem.zones[zone]
+    n_cpus = mem.pcp.size // mem.zones.size
+    free_pages, free_cma = np.int64(record.free_pages), np.int64(record.free_cma)
+    for number in range(zone * n_cpus, (zone + 1) * n_cpus):
+        free_diff, cma_diff = np.int64(mem.pcp[number].free_diff), np.int64(mem.pcp[number].cma_diff)
+        if max(abs(free_diff), abs(cma_diff)) > record.stat_threshold:
+            return Law.STAT_THRESHOLD.value, np.uint64(number), np.uint64(record.stat_threshold)
+        free_pages += free_diff
+        free_cma += cma_diff
+    if free_pages != free:
+        return Law.FREE_PAGES.value, np.uint64(zone), np.uint64(free)
+    if free_cma != cma:
+        return Law.FREE_CMA.value, np.uint64(zone), np.uint64(cma)
+    if mem.params.features & COUNTS_RESERVE and record.free_highatomic != highatomic:
+        return Law.FREE_HIGHATOMIC.value, np.uint64(zone), np.uint64(highatomic)
+    return 0, ZERO, ZERO
+
+
+@inlined
 def _walk_free_lists(mem: Any, zone: Any, row: Any, heads: Any) -> Any:
     """The free lists of one zone, whose heads begin at `row`, and the counters that go with them."""
-    free, cma = ZERO, ZERO
+    free, cma, highatomic = np.int64(0), np.int64(0), np.int64(0)
     for order in range(mem.params.max_order + ONE):
         blocks = ZERO
         for migratetype in range(FIRST_TYPES):
@@ -162,19 +209,17 @@ def _walk_free_lists(mem: Any, zone: Any, row: Any, heads: Any) -> Any:
                 return law, n, what
             blocks += n
             if migratetype != ISOLATE:
-                free += n << order
+                free += np.int64(n << order)
             if migratetype == CMA:
-                cma += n << order
+                cma += np.int64(n << order)
+            if migratetype == HIGHATOMIC:
+                highatomic += np.int64(n << order)
             row += ONE
         if mem.zones[zone].nr_free[order] != blocks:
             return Law.NR_FREE.value, np.uint64(zone), order
         if np.uint64(heads[zone, order]) != blocks:
             return Law.ON_NO_LIST.value, np.uint64(zone), order
-    if mem.zones[zone].free_pages != free:
-        return Law.FREE_PAGES.value, np.uint64(zone), free
-    if mem.zones[zone].free_cma != cma:
-        return Law.FREE_CMA.value, np.uint64(zone), cma
-    return 0, ZERO, ZERO
+    return _check_counters(mem, zone, free, cma, highatomic)
 
 
 @inlined
@@ -222,6 +267,45 @@ def _conservation(mem: Any, pages_by_kind: Any) -> Any:
         if pages != np.int64(mem.zones[zone].managed):
             return Law.CONSERVATION.value, np.uint64(zone), np.uint64(pages)
     return 0, ZERO, ZERO
+
+
+def _isolated_pageblocks(memory: Memory) -> Broken:
+    """Each zone counts the isolated pageblocks whose first page that lies in any zone is its own."""
+    order, zones = int(memory.params.pageblock_order), memory.zones
+    bits = memory.blocks["bits"]
+    isolated = (bits & BlockBit.ISOLATE != 0) | (memory.blocks["migratetype"] == MigrateType.ISOLATE)
+    first = np.flatnonzero(isolated & (bits & BlockBit.OFFLINE == 0)) << order
+    begin = np.maximum(first, zones["start"][:, None].astype(np.int64))
+    outside = begin >= np.minimum(first + (1 << order), zones["end"][:, None].astype(np.int64))
+    owner = np.where(outside, memory.pages.size, begin).argmin(axis=0)
+    counts = np.bincount(owner[~outside.all(axis=0)], minlength=zones.size)
+    for zone in np.flatnonzero(counts != zones["nr_isolate_pageblock"]):
+        return Law.NR_ISOLATE_PAGEBLOCK, int(zone), int(counts[zone])
+    return SOUND
+
+
+def _captured(memory: Memory) -> Broken:
+    """The page that a compacting task got is out of the lists, and of the order that it waits for."""
+    for number, zone in enumerate(memory.zones):
+        row, order = int(zone["captured"]), int(zone["capture_order"])
+        if row == NONE:
+            continue
+        in_zone = zone["start"] <= row < zone["end"]
+        if not in_zone or order >= NR_ORDERS or memory.pages["state"][row] != Kind.USED << 4 | order:
+            return Law.CAPTURED, number, row
+    return SOUND
+
+
+def _lru_batches(memory: Memory) -> Broken:
+    """The folios in batches are those that say so, each in one place."""
+    n_pages = int(memory.params.n_pages)
+    waiting = set(np.flatnonzero(memory.pages["pg_flags"][:n_pages] & PageFlag.LRU_BATCH).tolist())
+    for cpu, batch in enumerate(memory.lru):
+        for row in batch["index"][: batch["count"]].tolist():
+            if batch["count"] > batch["size"] or row not in waiting or memory.pages["state"][row] >> 4 != Kind.USED:
+                return Law.LRU_BATCH, cpu, row
+            waiting.remove(row)
+    return (Law.LRU_BATCH, 0, min(waiting)) if waiting else SOUND
 
 
 @kernel

@@ -8,9 +8,20 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
 from memmodel.sources.records import FreeLists, ZoneLists
-from memmodel.state.build import PfnMap, ZoneSpan, empty_memory
-from memmodel.state.layout import MIGRATE_TYPES, NONE, NR_PCP_LISTS, BlockBit, Kind, Memory, MigrateType, ZoneType
+from memmodel.state.build import PfnMap, ZoneSpan, empty_memory, size_memory
+from memmodel.state.layout import (
+    MIGRATE_TYPES,
+    NONE,
+    NR_PCP_LISTS,
+    BlockBit,
+    Kind,
+    Memory,
+    MigrateType,
+    Wmark,
+    ZoneType,
+)
 from memmodel.state.placement import Placement
+from memmodel.state.sizing import Sysctls
 
 __all__ = ["from_placement", "geometry_of"]
 
@@ -34,7 +45,7 @@ def geometry_of(lists: FreeLists) -> Geometry:
     return Geometry(**options)
 
 
-def from_placement(geometry: Geometry, placement: Placement) -> tuple[Memory, PfnMap]:
+def from_placement(geometry: Geometry, placement: Placement, sysctls: Sysctls | None = None) -> tuple[Memory, PfnMap]:
     """The memory that a placement describes: lists in their order, every page's kind, pageblock types, per-CPU lists.
 
     Raises
@@ -57,12 +68,27 @@ def from_placement(geometry: Geometry, placement: Placement) -> tuple[Memory, Pf
     cpus = 1 + max((pcp.cpu for zone in lists.zones for pcp in zone.pcp), default=0)
     memory, pfns = empty_memory(geometry, spans, cpus)
     for number, zone in enumerate(lists.zones):
+        _count(memory, number, zone, placement)
+    memory = size_memory(memory, geometry, sysctls or Sysctls())
+    for number, zone in enumerate(lists.zones):
+        _fill_zone(memory, number, zone)
         _fill_pages(memory, number, zone, placement)
         _fill_lists(memory, pfns, number, zone)
         _fill_pcp(memory, pfns, number, zone)
         _fill_blocks(memory, pfns, number, zone)
-        _count(memory, number, zone)
     return memory, pfns
+
+
+def _fill_zone(memory: Memory, number: int, zone: ZoneLists) -> None:
+    """What the source says of watermarks and reserves, in place of what the kernel would work out."""
+    record = memory.zones[number]
+    boost = zone.watermark_boost or 0
+    marks = [zone.watermarks.get(mark.name.lower()) for mark in Wmark]
+    if None not in marks:
+        record["watermark"] = np.array(marks, np.int64) - boost
+    record["watermark_boost"] = boost
+    record["free_highatomic"] = zone.nr_free_highatomic or 0
+    record["reserved_highatomic"] = zone.reserved_highatomic or 0
 
 
 def _fill_pages(memory: Memory, number: int, zone: ZoneLists, placement: Placement) -> None:
@@ -84,9 +110,9 @@ def _fill_lists(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> N
         _link(memory, base + order * MIGRATE_TYPES + migratetype, pfns.index(blocks))
         record["nr_free"][order] += np.uint64(blocks.size)
         if migratetype != MigrateType.ISOLATE:
-            record["free_pages"] += np.uint64(blocks.size << order)
+            record["free_pages"] += blocks.size << order
         if migratetype == MigrateType.CMA:
-            record["free_cma"] += np.uint64(blocks.size << order)
+            record["free_cma"] += blocks.size << order
 
 
 def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
@@ -96,7 +122,8 @@ def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> Non
     for pcp in zone.pcp:
         record = memory.pcp[number * cpus + pcp.cpu]
         for name in ("high", "batch", "high_min", "high_max", "free_count"):
-            record[name] = getattr(pcp, name) or 0
+            if getattr(pcp, name) is not None:
+                record[name] = getattr(pcp, name)
         for pindex, blocks in pcp.lists.items():
             rows = pfns.index(blocks)
             _link(memory, base + pcp.cpu * NR_PCP_LISTS + pindex, rows)
@@ -118,13 +145,14 @@ def _fill_blocks(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> 
     rows = pfns.index(zone.block_pfns) >> shift
     memory.blocks["migratetype"][rows] = zone.block_migratetypes
     memory.blocks["bits"][rows] = np.where(zone.block_skip, BlockBit.SKIP, 0)
+    record["nr_isolate_pageblock"] = np.count_nonzero(zone.block_migratetypes == MigrateType.ISOLATE)
 
 
-def _count(memory: Memory, number: int, zone: ZoneLists) -> None:
+def _count(memory: Memory, number: int, zone: ZoneLists, placement: Placement) -> None:
     """Present and managed pages: as the source says them, else as the pages are."""
     record = memory.zones[number]
-    state = memory.pages["state"][int(record["start"]) : int(record["end"])]
-    kinds = np.bincount(state >> 4, minlength=len(Kind))
+    first = zone.start_pfn - placement.first_pfn
+    kinds = np.bincount(placement.page_kind[first : first + zone.spanned_pages], minlength=len(Kind))
     here = int(kinds.sum() - kinds[Kind.HOLE])
     counted = here - int(kinds[Kind.RESERVED])
     record["present"] = here if zone.present_pages is None else zone.present_pages

@@ -11,11 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "MAX_COMPACTIONS",
     "MIGRATE_TYPES",
     "NONE",
     "NR_ORDERS",
     "NR_PCP_LISTS",
+    "PRIVATE_LISTS",
     "SLOT_CHAINS",
+    "TARGETS",
+    "Alloc",
     "BlockBit",
     "Feature",
     "Kind",
@@ -23,7 +27,10 @@ __all__ = [
     "MigrateType",
     "PageFlag",
     "Params",
+    "PcpFlag",
     "Vmstat",
+    "Wmark",
+    "ZoneFlag",
     "ZoneType",
 ]
 
@@ -79,6 +86,8 @@ class PageFlag(IntFlag):
     ANON = 4
     SLAB = 8
     UNEVICTABLE = 16
+    LRU_BATCH = 32  # waits in a CPU's LRU-add batch: not on an LRU list yet
+    LRU_ISOLATED = 64  # taken off its LRU list to be migrated
 
 
 class BlockBit(IntFlag):
@@ -90,9 +99,56 @@ class BlockBit(IntFlag):
 
 
 class Feature(IntFlag):
-    """Features of the geometry that kernels test."""
+    """Features of the geometry, and settings of the machine, that kernels test."""
 
     FREELIST_HYGIENE = 1  # 6.10: a free list's type is its block's type; frees split at pageblocks
+    CLAIM_STEAL = 2  # 6.15: claim pageblocks first, then steal single blocks; the mode is remembered
+    PCP_AUTOTUNE = 4  # 6.7: high_min, high_max, alloc_factor, free_count; the HIGH watermark is looked at first
+    PCP_FREE_HIGH_HALF_MIN = 8  # 7.2: a run of frees counts as one from batch + high_min / 2 on
+    PCP_FREE_IN_BATCHES = 16  # 7.2: drains in pieces of batch pages
+    ISOLATE_BIT = 32  # 6.17: ISOLATE is a bit beside the migratetype
+    HIGHATOMIC_ROUNDED = 64  # 6.12: whole pageblocks, and none in zones of less than a hundred
+    FREE_HIGHATOMIC = 128  # 6.12: watermarks leave out the free pages of the reserve, not all of it
+    HIGHATOMIC_BY_BUDDY = 256  # 7.2: the reserve is made in rmqueue_buddy(), and its requests refill no per-CPU list
+    SKIP_AWAKE_NODES = 512  # 7.2: nodes whose kswapd runs are tried in a second round
+    BOOST_NEEDS_KSWAPD = 1024  # 6.12: only requests that may wake kswapd do so for a boosted zone
+    NO_MOBILITY = 2048  # page_group_by_mobility_disabled
+
+
+class ZoneFlag(IntFlag):
+    """enum zone_flags."""
+
+    BOOSTED_WATERMARK = 1  # kswapd is to be woken
+    BELOW_HIGH = 2  # the HIGH watermark failed: per-CPU lists shrink
+    RECLAIM_ACTIVE = 4  # kswapd balances the zone
+
+
+class PcpFlag(IntFlag):
+    """PCPF_ bits."""
+
+    PREV_FREE_HIGH_ORDER = 1  # the last free was of order 1 to 3
+    FREE_HIGH_BATCH = 2  # the CPU's slice of the last data cache holds more than 3 batches
+
+
+class Wmark(IntEnum):
+    """enum zone_watermarks, as far as requests look at it."""
+
+    MIN = 0
+    LOW = 1
+    HIGH = 2
+
+
+class Alloc(IntFlag):
+    """ALLOC_ bits of one attempt (mm/internal.h); the lowest two are a `Wmark`."""
+
+    NO_WATERMARKS = 4
+    OOM = 8
+    NON_BLOCK = 0x10
+    MIN_RESERVE = 0x20
+    CMA = 0x80
+    NOFRAGMENT = 0x100
+    HIGHATOMIC = 0x200
+    KSWAPD = 0x800
 
 
 class Vmstat(IntEnum):
@@ -105,6 +161,23 @@ class Vmstat(IntEnum):
     PGALLOC_MOVABLE = 4
     PGALLOC_DEVICE = 5
     PGFREE = 6
+    KSWAPD_WOKEN = 7  # times that a request found ZONE_BOOSTED_WATERMARK set, and so woke kswapd
+    ALLOCSTALL_DMA = 8  # allocstall_<zone>: direct reclaims, by the highest zone type of the request
+    ALLOCSTALL_DMA32 = 9
+    ALLOCSTALL_NORMAL = 10
+    ALLOCSTALL_HIGH = 11
+    ALLOCSTALL_MOVABLE = 12
+    ALLOCSTALL_DEVICE = 13
+    PGSTEAL_KSWAPD = 14
+    PGSTEAL_DIRECT = 15
+    PAGEOUTRUN = 16
+    COMPACT_STALL = 17
+    COMPACT_FAIL = 18
+    COMPACT_SUCCESS = 19
+    THP_FAULT_ALLOC = 20
+    THP_FAULT_FALLBACK = 21
+    HTLB_BUDDY_ALLOC_SUCCESS = 22
+    HTLB_BUDDY_ALLOC_FAIL = 23
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -113,6 +186,11 @@ NR_PCP_LISTS = 14  # orders 0..3 by three types, and two for huge pages
 NONE = np.uint64(0xFFFFFFFF)  # no page, no folio
 SLOT_CHAINS = 8
 MF_QUEUE_SLOTS = 16  # MEMORY_FAILURE_FIFO_SIZE, mm/memory-failure.c
+LRU_BATCH_SLOTS = 31  # room for PAGEVEC_SIZE
+NR_ZONE_TYPES = 6
+MAX_COMPACTIONS = 4  # that run at one time
+TARGETS = NR_ORDERS  # the private list behind those by order: targets handed to sources
+PRIVATE_LISTS = NR_ORDERS + 1
 
 page_dtype = np.dtype(
     [
@@ -121,7 +199,7 @@ page_dtype = np.dtype(
         ("state", "u1"),  # kind << 4 | order: "is the head of a free block of this order" is one comparison
         ("pg_flags", "u1"),  # PageFlag
         ("zone", "u1"),  # row of `zones`, as page_zone(): blocks never merge over a zone's border
-        ("refcount", "u1"),
+        ("refcount", "u1"),  # on a per-CPU list: migratetype of the pageblock when the page came there
     ]
 )
 pageblock_dtype = np.dtype([("migratetype", "u1"), ("bits", "u1")])
@@ -132,16 +210,43 @@ zone_dtype = np.dtype(
         ("present", "u8"),  # pages, without holes
         ("managed", "u8"),  # pages given to the buddy
         ("beyond_managed", "i8"),  # pages counted as used, lost or UNKNOWN that a source's `managed` leaves out
-        ("free_pages", "u8"),  # NR_FREE_PAGES: without isolated ones
-        ("free_cma", "u8"),  # NR_FREE_CMA_PAGES
+        (
+            "free_pages",
+            "i8",
+        ),  # NR_FREE_PAGES, without isolated ones and without the CPUs' differences
+        ("free_cma", "i8"),  # NR_FREE_CMA_PAGES, likewise
         ("nr_free", "u8", (NR_ORDERS,)),  # free blocks by order, isolated ones too: what buddyinfo prints
+        ("free_highatomic", "i8"),  # nr_free_highatomic
+        ("reserved_highatomic", "i8"),  # nr_reserved_highatomic
+        ("watermark", "i8", (3,)),  # by Wmark, without the boost
+        ("watermark_boost", "i8"),
+        ("lowmem_reserve", "i8", (NR_ZONE_TYPES,)),  # by the highest zone type of the request
+        ("nr_isolate_pageblock", "u8"),
+        ("stat_threshold", "i8"),  # a CPU's difference beyond it is folded into the counters
+        ("captured", "u4"),  # row of the page that the compacting task got, or NONE
+        ("capture_order", "u1"),  # that it waits for; NR_ORDERS: no task does
+        ("capture_type", "u1"),  # and its migratetype
+        ("flags", "u1"),  # ZoneFlag
         ("node", "u1"),
         ("zone_type", "u1"),
     ],
     align=True,
 )
 pcp_dtype = np.dtype(
-    [(name, "u4") for name in ("count", "high", "high_min", "high_max", "batch", "free_count", "alloc_factor")]
+    [
+        *((name, "u4") for name in ("count", "high", "high_min", "high_max", "batch", "free_count", "alloc_factor")),
+        ("free_factor", "u4"),  # before 6.7, in place of free_count and alloc_factor
+        ("free_diff", "i4"),  # of NR_FREE_PAGES, not yet in the zone's counter
+        ("cma_diff", "i4"),  # of NR_FREE_CMA_PAGES
+        ("flags", "u4"),  # PcpFlag
+    ]
+)
+lru_batch_dtype = np.dtype(
+    [
+        ("count", "u4"),
+        ("size", "u4"),  # PAGEVEC_SIZE; 1 while lru_cache_disable() holds
+        ("index", "u4", (LRU_BATCH_SLOTS,)),
+    ]
 )
 folio_dtype = np.dtype(
     [
@@ -160,11 +265,16 @@ class Params(NamedTuple):
     """Constants that reach kernels (as an argument, never as module globals)."""
 
     n_pages: np.uint64  # rows of `pages` that are pages; list heads lie behind
+    private_heads: np.uint64  # row of the first head of compactions' private lists
     page_shift: np.uint64
     max_order: np.uint64  # MAX_PAGE_ORDER, inclusive
     pageblock_order: np.uint64
     heads_per_zone: np.uint64
     features: np.uint64  # Feature bits
+    n_cpus: np.uint64
+    pcp_thp_order: np.uint64  # order of the per-CPU lists for huge pages; beyond max_order without them
+    pcp_batch_scale_max: np.uint64  # CONFIG_PCP_BATCH_SCALE_MAX
+    watermark_boost_factor: np.uint64  # vm.watermark_boost_factor
 
 
 class Memory(NamedTuple):
@@ -175,6 +285,7 @@ class Memory(NamedTuple):
     blocks: npt.NDArray[Any]  # pageblock_dtype, [pageblocks]
     zones: npt.NDArray[Any]  # zone_dtype, [zones]
     pcp: npt.NDArray[Any]  # pcp_dtype, [zones * cpus]
+    lru: npt.NDArray[Any]  # lru_batch_dtype, [cpus]
     folios: npt.NDArray[Any]  # folio_dtype, [slots]
     slots: npt.NDArray[np.uint64]  # live folios, slots ever used, then the heads of SLOT_CHAINS chains of unused ones
     ue_pages: npt.NDArray[np.uint64]  # latent hardware errors, a bit a page

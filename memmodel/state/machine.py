@@ -25,7 +25,7 @@ class Machine:
         self.state = state
         self.pfns = pfns
         self.cpus = cpus
-        self._zonelists: dict[tuple[int, ZoneType], npt.NDArray[np.uint64]] = {}
+        self._zonelists: dict[tuple[int, ZoneType, bool], npt.NDArray[np.uint64]] = {}
 
     @property
     def nodes(self) -> list[int]:
@@ -64,11 +64,11 @@ class Machine:
             raise InputError(f"cpu {cpu!r}; this machine has 0 to {self.cpus - 1}")
         return np.uint64(cpu)
 
-    def zonelist(self, node: int, highest: ZoneType) -> npt.NDArray[np.uint64]:
+    def zonelist(self, node: int, highest: ZoneType, this_node: bool = False) -> npt.NDArray[np.uint64]:
         """Zones in the order in which a request on `node` tries them: its own from the highest down, then other nodes'.
 
         Nodes are taken to be equally far from each other: the next ones first, then the lower ones, as
-        find_next_best_node() breaks ties (mm/page_alloc.c).
+        find_next_best_node() breaks ties (mm/page_alloc.c). With `this_node` (__GFP_THISNODE) there are no others.
 
         Raises
         ------
@@ -76,21 +76,21 @@ class Machine:
             If there is no such node.
         """
         whole = isinstance(node, int | np.integer)
-        known = self._zonelists.get((node, highest)) if whole else None
+        known = self._zonelists.get((node, highest, this_node)) if whole else None
         if known is not None:
             return known
         nodes = self.nodes
         if not whole or node not in nodes:
             raise InputError(f"node {node!r}; this machine has {', '.join(map(str, nodes))}")
-        order = [node] + [n for n in nodes if n > node] + [n for n in nodes if n < node]
+        others = [] if this_node else [n for n in nodes if n > node] + [n for n in nodes if n < node]
         zones = self.state.zones
         rows = [
             z
-            for n in order
+            for n in (node, *others)
             for z in reversed(range(zones.size))
             if zones[z]["node"] == n and zones[z]["zone_type"] <= highest
         ]
-        return self._zonelists.setdefault((node, highest), np.array(rows, dtype=np.uint64))
+        return self._zonelists.setdefault((node, highest, this_node), np.array(rows, dtype=np.uint64))
 
     def reserve_folios(self, n_more: int) -> None:
         """Make room in the folio table."""

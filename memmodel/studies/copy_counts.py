@@ -102,7 +102,7 @@ def count(params: Params, seeds: Seeds) -> Counts:
 def count_in_memory(memory: PhysicalMemory, params: Params, seeds: Seeds) -> Counts:
     """The same counts from real copies in a memory: sources and targets come from its free lists, errors hit its pages.
 
-    As many folios are moved as two of each fit, up to 1 GiB.
+    As many folios are moved as the allocator gives two of each, which stops at its watermarks, up to 1 GiB.
     """
     points = points_of(params, memory.geometry)
     totals = np.zeros((points.size, len(Total)), np.int64)

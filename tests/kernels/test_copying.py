@@ -10,8 +10,8 @@ from memmodel.geometry import Geometry
 from memmodel.kernels import copying as kernels
 from memmodel.kernels.copying import CopyRule, Total
 from memmodel.mechanisms.copying import copy_rule
-from memmodel.memory import PhysicalMemory
 from tests.reference import copying as reference
+from tests.reference import views
 
 N_PAGES = 4
 LINES = N_PAGES * 64
@@ -59,7 +59,7 @@ def poison(mem, row, lines):
 @pytest.fixture(scope="module")
 def gallery():
     """257 sources of 4 pages: folio i has its error in line i, the last one none. 257 targets behind them."""
-    mem = PhysicalMemory(small_blocks(), 2 * (LINES + 1) * N_PAGES * 4096, contents=True, seed=0)
+    mem = views.plain_memory(small_blocks(), 2 * (LINES + 1) * N_PAGES * 4096, contents=True, seed=0)
     rng = np.random.default_rng(3)
     mem.contents[:] = rng.integers(0, 256, mem.contents.shape, dtype=np.uint8)
     for i in range(LINES):
@@ -136,7 +136,7 @@ def test_copy_folios__an_engine_without_recovery_panics(gallery, unit, per_page)
 def test_copy_folios__several_folios_and_errors(data, page_size, stream):
     """Folios of mixed sizes with several errors each: only the first counts, whichever way the bytes move."""
     sizes = data.draw(st.lists(st.sampled_from([1, 1, 2, 4, 8]), min_size=1, max_size=6))
-    mem = PhysicalMemory(small_blocks(page_size), 2 * sum(sizes) * page_size, contents=True, seed=0)
+    mem = views.plain_memory(small_blocks(page_size), 2 * sum(sizes) * page_size, contents=True, seed=0)
     mem.contents[:] = np.random.default_rng(1).integers(0, 256, mem.contents.shape, dtype=np.uint8)
     before = mem.contents.copy()
     granule, lag = data.draw(st.sampled_from([(1, 0), (64, 0), (64, 1), (256, 4097)]))
@@ -167,7 +167,7 @@ def test_copy_folios__several_folios_and_errors(data, page_size, stream):
 @pytest.mark.parametrize("n_folios", range(6))
 def test_copy_folios__streaming_moves_the_same_bytes(page_size, n_folios):
     """Odd numbers of 4 KiB chunks, and rests that end anywhere, because the error is reported late."""
-    mem = PhysicalMemory(small_blocks(page_size), 64 * page_size, contents=True, seed=0)
+    mem = views.plain_memory(small_blocks(page_size), 64 * page_size, contents=True, seed=0)
     mem.contents[:] = np.random.default_rng(2).integers(0, 256, mem.contents.shape, dtype=np.uint8)
     sizes = [1, 3, 2, 5, 1][:n_folios]
     sources = [0, 1, 4, 6, 11][:n_folios]
@@ -206,7 +206,7 @@ def test_copy_folios__streaming_moves_the_same_bytes(page_size, n_folios):
 )
 def test_copy_folios__one_gib(page_size, arch, preempt, calls, stretch_bytes):
     """In 32 MiB units 1 GiB keeps a CPU for 3.36 ms at 10 GB/s at most."""
-    mem = PhysicalMemory(Geometry(page_size=page_size, arch=arch), "2GiB", seed=0)
+    mem = views.plain_memory(Geometry(page_size=page_size, arch=arch), "2GiB", seed=0)
     n = (1 << 30) // mem.geometry.page_size_bytes
     out = copy(mem, copy_rule(mem.geometry, "extent", preempt), [n], [0], [n])
     resched = 0 if preempt in ("lazy", "full") else calls - 1

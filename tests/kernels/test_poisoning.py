@@ -11,7 +11,6 @@ import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels import poisoning as kernels
-from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Kind
 from tests.reference import buddy as reference
 from tests.reference import poisoning, views
@@ -37,7 +36,7 @@ def places_in_a_block(order):
 @pytest.mark.parametrize("order", range(MAX_ORDER + 1))
 def test_drain_failures__one_page_leaves_a_block_of_each_order(order):
     """Oracle 9: a block of each order below is left, the zone loses one page, and nobody ever gets it again."""
-    start = PhysicalMemory(Geometry(arch="generic"), 2048 * 4096, seed=0)
+    start = views.plain_memory(Geometry(arch="generic"), 2048 * 4096, seed=0)
     small = mm.alloc_pages(start, order, 2048 >> order)
     victim = small[(2048 >> order) // 2 + (order < MAX_ORDER)]  # its buddy stays in use
     base = int(start.pfn(victim)[0])
@@ -76,7 +75,7 @@ def test_drain_failures__free_pages_as_the_twin(pfn, hygiene, seed, n):
         max_page_order=5,
         page_block_max_order=3,
         transparent_hugepage=False,
-        features={"freelist_hygiene": hygiene},
+        features={} if hygiene else views.BEFORE_6_10,
     )
     zones = [reference.Zone(0, "Normal", 0, 150, [(0, 150)])]
     mem, twin = views.machine(geometry, zones), reference.Buddy(zones, 5, 3, hygiene)
@@ -118,7 +117,7 @@ def test_queue_failure__ring(small_memory, steps):
 @pytest.fixture(scope="module")
 def small_memory():
     geometry = Geometry(arch="generic", max_page_order=4, page_block_max_order=2, transparent_hugepage=False)
-    return PhysicalMemory(geometry, 64 * 4096, seed=0)
+    return views.plain_memory(geometry, 64 * 4096, seed=0)
 
 
 @settings(deadline=None, max_examples=200)
@@ -147,4 +146,4 @@ def test_first_bad_line__the_lowest_of_the_page(wide_memory, places):
 @pytest.fixture(scope="module")
 def wide_memory():
     """384 pages: six words of the bitmap."""
-    return PhysicalMemory(Geometry(arch="generic"), 384 * 4096, seed=0)
+    return views.plain_memory(Geometry(arch="generic"), 384 * 4096, seed=0)

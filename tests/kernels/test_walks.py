@@ -51,7 +51,7 @@ def geometries(draw):
         transparent_hugepage=False,
         max_page_order=max_order,
         page_block_max_order=draw(st.integers(1, max_order)),
-        features={"freelist_hygiene": draw(st.booleans())},
+        features=draw(st.sampled_from([{}, views.BEFORE_6_10])),
     )
 
 

@@ -6,7 +6,8 @@ import pytest
 import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.memory import PhysicalMemory
-from memmodel.state.layout import Kind
+from memmodel.state.layout import Kind, PageFlag
+from memmodel.state.sizing import Sysctls
 from tests.reference import views
 from tests.reference.buddy import CMA, ISOLATE, MOVABLE, RECLAIMABLE, UNMOVABLE, Zone
 from tests.reference.views import refused
@@ -21,7 +22,7 @@ def lists_of(mem, migratetype, zone=0):
 @pytest.fixture
 def plain(small_geometry):
     """One zone of 64 pages from pfn 0: four blocks of the largest order."""
-    return PhysicalMemory(small_geometry, 64 * 4096, seed=0)
+    return views.plain_memory(small_geometry, 64 * 4096, seed=0)
 
 
 def one_zone(geometry, n_pages, types=None, start=0):
@@ -154,7 +155,7 @@ def test_alloc_pages__none(plain):
     ],
 )
 def test_alloc_pages__gfp_decides_zone_and_type(gfp, zone, migratetype):
-    mem = PhysicalMemory(Geometry(), "8GiB", movablecore="1GiB", seed=0)
+    mem = views.plain_memory(Geometry(), "8GiB", movablecore="1GiB", seed=0)
     pfn = int(mem.pfn(mm.alloc_pages(mem, gfp=gfp))[0])
     limits = {"DMA": 0, "DMA32": 4096, "Normal": 1 << 20, "Movable": 7 << 18}
     assert pfn == limits[zone]
@@ -164,6 +165,99 @@ def test_alloc_pages__gfp_decides_zone_and_type(gfp, zone, migratetype):
 @pytest.mark.parametrize("gfp", ["GFP_DMA", "GFP_DMA32", "__GFP_DMA|__GFP_MOVABLE", "GFP_HIGHUSER"])
 def test_alloc_pages__a_zone_that_is_not_configured_is_normal(plain, gfp):
     assert plain.pfn(mm.alloc_pages(plain, gfp=gfp)).tolist() == [0]
+
+
+def test_alloc_pages__no_node_has_such_a_zone():
+    """x86-64 with memory above 4 GiB alone: nothing that a 32-bit device reaches."""
+    high = 1 << 20
+    mem = views.machine(Geometry(), [Zone(0, "Normal", high, high + 4096, [(high, high + 4096)])])
+    assert mm.alloc_pages(mem, count=2, gfp="GFP_DMA32").tolist() == [-1, -1]
+    assert mem.pfn(mm.alloc_pages(mem)).tolist() == [high]
+
+
+def test_alloc_pages__the_last_pages_stay_below_the_min_watermark(small_geometry):
+    """A request fails where free - (2**order - 1) is not above the mark; one that asks for it may go to half."""
+    mem = PhysicalMemory(small_geometry, 1024 * 4096, sysctls=Sysctls(min_free_kbytes=400, pcp=False), seed=0)
+    views.exact_counters(mem)
+    assert mem.state.zones["watermark"].tolist() == [[100, 125, 150]]
+    assert np.count_nonzero(mm.alloc_pages(mem, 0, 1024) != -1) == 1024 - 100
+    assert mm.alloc_pages(mem).tolist() == [-1]
+    assert np.count_nonzero(mm.alloc_pages(mem, 0, 1024, gfp="GFP_ATOMIC") != -1) == 100 - (50 - 50 // 4)
+    assert mm.alloc_pages(mem, gfp="GFP_ATOMIC|__GFP_NOMEMALLOC").tolist() == [-1]
+    assert np.count_nonzero(mm.alloc_pages(mem, 0, 1024, gfp="GFP_KERNEL|__GFP_MEMALLOC") != -1) == 38
+    mem.check()
+
+
+def test_alloc_pages__lower_zones_keep_a_reserve_from_those_who_may_go_higher(small_geometry):
+    """vm.lowmem_reserve_ratio 32: 20 of 640 pages of ZONE_MOVABLE."""
+    zones = [Zone(0, "Normal", 0, 128, [(0, 128)]), Zone(0, "Movable", 128, 768, [(128, 768)])]
+    mem = views.machine(small_geometry, zones)
+    assert mem.state.zones["lowmem_reserve"][0].tolist() == [0, 0, 0, 0, 20, 20]
+    assert np.count_nonzero(mm.alloc_pages(mem, 0, 1000) != -1) == 640 + 128 - 20
+    assert np.count_nonzero(mm.alloc_pages(mem, 0, 1000, "unmovable") != -1) == 20
+
+
+def test_alloc_pages__a_tiny_machine_has_one_type(small_geometry):
+    """Less than a pageblock for each of six types: every request is UNMOVABLE, and takes any pageblock."""
+    mem = one_zone(small_geometry, 20)
+    mm.alloc_pages(mem, 1, 1, "movable")
+    assert set(views.block_types(mem).values()) == {UNMOVABLE, MOVABLE}
+    assert mem.pfn(mm.alloc_pages(mem, 0, 2, "reclaimable")).tolist() == [2, 3]
+    assert lists_of(mem, RECLAIMABLE) == {}
+    mem.check()
+
+
+def test_alloc_pages__a_pageblock_that_is_half_free_or_alike_is_claimed():
+    """Pageblocks of 8. A MOVABLE request finds 4 free pages of an UNMOVABLE one, then 2 with 2 movable ones."""
+    geometry = Geometry(arch="generic", max_page_order=3, page_block_max_order=3, transparent_hugepage=False)
+    for n_used, n_movable, claimed in ((4, 0, True), (6, 2, True), (6, 0, False)):
+        mem = one_zone(geometry, 64, {0: UNMOVABLE})
+        own = mm.alloc_pages(mem, 3, 7)  # all that is MOVABLE
+        used = mm.alloc_pages(mem, 0, n_used, "unmovable")
+        mem.state.pages["pg_flags"][mem.index(mem.pfn(used[:n_movable]))] = PageFlag.LRU
+        pfn = int(mem.pfn(mm.alloc_pages(mem, 1))[0])
+        assert pfn == (4 if n_used == 4 else 6)
+        assert (views.block_types(mem)[0] == MOVABLE) == claimed
+        assert mem.pfn(own).tolist() == list(range(8, 64, 8))
+        mem.check()
+
+
+@pytest.mark.parametrize(("features", "size"), [({}, 31), ({"lru_batch_31": False}, 15)])
+def test_alloc_pages__movable_pages_wait_in_a_batch_of_their_cpu(small_geometry, features, size):
+    """They are on an LRU list once the batch is full, a large folio comes, or one of them is freed."""
+    mem = views.plain_memory(small_geometry.replace(features=features), 128 * 4096, cpus=2, seed=0)
+
+    def flags(folios):
+        return set(mem.state.pages["pg_flags"][mem.index(mem.pfn(folios))].tolist())
+
+    folios = mm.alloc_pages(mem, 0, size - 1)
+    assert (flags(folios), mem.state.lru["count"].tolist()) == ({PageFlag.LRU_BATCH}, [size - 1, 0])
+    other = mm.alloc_pages(mem, 0, 2, cpu=1)
+    last = mm.alloc_pages(mem)
+    assert (flags([*folios, *last]), flags(other)) == ({PageFlag.LRU}, {PageFlag.LRU_BATCH})
+    mm.alloc_pages(mem, 1, cpu=1)
+    assert (flags(other), mem.state.lru["count"].tolist()) == ({PageFlag.LRU}, [0, 0])
+    more = mm.alloc_pages(mem, 0, 3, cpu=1)
+    mm.free_pages(mem, more[1], cpu=0)
+    assert (flags(more[[0, 2]]), mem.state.lru["count"].tolist()) == ({PageFlag.LRU}, [0, 0])
+    assert flags(mm.alloc_pages(mem, 0, 2, "unmovable")) == {0}
+    mem.check()
+
+
+def test_alloc_pages__pages_pass_by_the_lists_of_their_cpu():
+    """A refill takes a batch of 63 pages; what a CPU frees is what its next request gets."""
+    mem = PhysicalMemory(Geometry(arch="generic"), "1GiB", cpus=2, seed=0)
+    assert mem.state.pcp["batch"].tolist() == [63, 63]
+    folios = mm.alloc_pages(mem, 0, 3, cpu=1)
+    assert mem.state.pcp["count"].tolist() == [0, 60]
+    assert mem.pfn(folios).tolist() == [0, 1, 2]
+    assert views.pages_of_kind(mem, Kind.PCP) == set(range(3, 63))
+    mm.free_pages(mem, folios[1], cpu=1)
+    mm.free_pages(mem, folios[0], cpu=0)
+    assert mem.state.pcp["count"].tolist() == [1, 61]
+    assert mem.pfn(mm.alloc_pages(mem, 0, 2, cpu=1)).tolist() == [1, 3]
+    assert mem.pfn(mm.alloc_pages(mem, 0, 1, cpu=0)).tolist() == [0]
+    mem.check()
 
 
 # -- free --------------------------------------------------------------------------------------------------------------
@@ -196,22 +290,33 @@ def test_free_pages__no_tail_just_below_the_largest_order(plain):
     assert lists_of(plain, MOVABLE) == {3: [32, 56], 4: [0]}
 
 
+@pytest.mark.parametrize("features", [{}, views.BEFORE_6_10], ids=["6.10", "6.1"])
+def test_free_pages__what_came_by_a_per_cpu_list_is_never_split(small_geometry, features):
+    """Orders 0 to 3 go that way: free_pcppages_bulk() frees them whole to the type of their first pageblock."""
+    mem = one_zone(small_geometry.replace(features=features), 32)
+    folios = mm.alloc_pages(mem, 3, 4)
+    mem.state.blocks["migratetype"][0] = UNMOVABLE
+    mm.free_pages(mem, folios[0])
+    assert lists_of(mem, UNMOVABLE) == {3: [0]}
+    assert lists_of(mem, MOVABLE) == {}
+
+
 def test_free_pages__merging_across_pageblocks_takes_the_freed_type(small_geometry):
-    mem = one_zone(small_geometry, 16)
-    folios = mm.alloc_pages(mem, 2, 4)
+    mem = one_zone(small_geometry, 32)
+    folios = mm.alloc_pages(mem, 2, 8)
     mem.state.blocks["migratetype"][0] = UNMOVABLE
     mm.free_pages(mem, folios[1])
     assert lists_of(mem, MOVABLE) == {2: [4]}
     mm.free_pages(mem, folios[0])
     assert (lists_of(mem, UNMOVABLE), lists_of(mem, MOVABLE)) == ({3: [0]}, {})
-    assert list(views.block_types(mem).values()) == [UNMOVABLE, UNMOVABLE, MOVABLE, MOVABLE]
+    assert list(views.block_types(mem).values()) == [UNMOVABLE] * 2 + [MOVABLE] * 6
     mm.free_pages(mem, folios[[2, 3]])
     assert (lists_of(mem, UNMOVABLE), lists_of(mem, MOVABLE)) == ({}, {4: [0]})
-    assert list(views.block_types(mem).values()) == [MOVABLE] * 4
+    assert list(views.block_types(mem).values()) == [MOVABLE] * 8
 
 
 def test_free_pages__before_6_10_blocks_keep_their_type(small_geometry):
-    old = small_geometry.replace(features={"freelist_hygiene": False})
+    old = small_geometry.replace(features=views.BEFORE_6_10)
     mem = one_zone(old, 32)
     unmovable = mm.alloc_pages(mem, 2, 4, "unmovable")  # all four pageblocks of the block at 0
     mm.alloc_pages(mem, 4)
@@ -222,12 +327,12 @@ def test_free_pages__before_6_10_blocks_keep_their_type(small_geometry):
 
 
 @pytest.mark.parametrize(
-    ("hygiene", "lists"), [(True, {(3, MOVABLE): [0]}), (False, {(3, UNMOVABLE): [0]})], ids=["6.10", "6.1"]
+    ("hygiene", "lists"), [(True, {(4, MOVABLE): [0]}), (False, {(4, UNMOVABLE): [0]})], ids=["6.10", "6.1"]
 )
 def test_free_pages__a_folio_larger_than_a_pageblock(small_geometry, hygiene, lists):
     """Since 6.10 each pageblock is freed to its own type, before all of it to that of the first."""
-    mem = one_zone(small_geometry.replace(features={"freelist_hygiene": hygiene}), 16)
-    folios = mm.alloc_pages(mem, 3, 2)
+    mem = one_zone(small_geometry.replace(features={} if hygiene else views.BEFORE_6_10), 32)
+    folios = mm.alloc_pages(mem, 4, 2)
     mem.state.blocks["migratetype"][0] = UNMOVABLE
     mm.free_pages(mem, folios[0])
     assert {(order, mt): pfns for (_, order, mt), pfns in views.free_lists(mem).items() if pfns} == lists
@@ -236,11 +341,12 @@ def test_free_pages__a_folio_larger_than_a_pageblock(small_geometry, hygiene, li
 
 @pytest.mark.parametrize("migratetype", [CMA, ISOLATE])
 def test_free_pages__cma_and_isolated_blocks_never_merge_with_others(small_geometry, migratetype):
-    mem = one_zone(small_geometry, 16, {0: migratetype})
-    folios = mm.alloc_pages(mem, 0, 12)
+    mem = one_zone(small_geometry, 32, {0: migratetype})
+    folios = mm.alloc_pages(mem, 0, 32)
+    assert np.count_nonzero(folios != -1) == (32 if migratetype == CMA else 28)
     mm.free_pages(mem, folios)
     assert lists_of(mem, migratetype) == {2: [0]}
-    assert lists_of(mem, MOVABLE) == {2: [4], 3: [8]}
+    assert lists_of(mem, MOVABLE) == {2: [4], 3: [8], 4: [16]}
 
 
 def test_free_pages__a_zone_border_is_never_crossed(small_geometry):
@@ -311,7 +417,7 @@ def test_free_pages__a_reused_slot_has_another_handle(plain):
         ({"count": -1}, "count -1"),
         ({"count": 2.0}, "count 2.0"),
         ({"count": 1 << 40}, "count"),
-        ({"migratetype": "cma"}, "migratetype 'cma'; one of: unmovable, movable, reclaimable"),
+        ({"migratetype": "cma"}, "migratetype 'cma'; one of: movable, unmovable, reclaimable"),
         ({"migratetype": "MOVABLE"}, "migratetype 'MOVABLE'"),
         ({"migratetype": 1}, "migratetype 1"),
         ({"cpu": 2}, "cpu 2; this machine has 0 to 1"),

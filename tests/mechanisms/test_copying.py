@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.mechanisms.copying import STREAM_FROM_BYTES, copy_rule
-from memmodel.memory import PhysicalMemory
 from tests.reference import copying as reference
 from tests.reference import views
 from tests.reference.buddy import Zone
@@ -36,7 +35,7 @@ BUILDS = {
 def a_pair(geometry, order, lines=(), seed=0):
     """A memory with random bytes, and a source (with poisoned lines) and a destination folio."""
     shape = geometry.replace(transparent_hugepage=False, hugetlb=False, max_page_order=max(order, 4))
-    mem = PhysicalMemory(shape, (geometry.page_size_bytes << order) * 4, contents=True, seed=0)
+    mem = views.plain_memory(shape, (geometry.page_size_bytes << order) * 4, contents=True, seed=0)
     mem.contents[:] = np.random.default_rng(seed).integers(0, 256, mem.contents.shape, dtype=np.uint8)
     src, dst = mm.alloc_pages(mem, order, 1), mm.alloc_pages(mem, order, 1)
     lines_per_page = geometry.page_size_bytes // 64
@@ -155,7 +154,7 @@ def test_oracle_3__only_the_lowest_error_is_met(batch):
 
 
 def test_oracle_4__calls_and_resched_points():
-    mem = PhysicalMemory(Geometry(), "64MiB", seed=0)
+    mem = views.plain_memory(Geometry(), "64MiB", seed=0)
     for order in range(11):
         dst, src = mm.alloc_pages(mem, order), mm.alloc_pages(mem, order)
         old = mm.folio_mc_copy(mem, dst, src, batch="page", preempt="none")
@@ -193,7 +192,7 @@ def test_oracle_6__plain_memcpy_panics():
 
 
 def test_oracle_10__the_queue_holds_16_and_drops_the_newest():
-    mem = PhysicalMemory(Geometry(), "1MiB", cpus=2, seed=0)
+    mem = views.plain_memory(Geometry(), "1MiB", cpus=2, seed=0)
     src, dst = mm.alloc_pages(mem, count=18), mm.alloc_pages(mem, count=18)
     mm.inject_poison(mem, pfn=mem.pfn(src))
     out = mm.folio_mc_copy(mem, dst[:17], src[:17], cpu=1)
@@ -213,7 +212,7 @@ def test_oracle_10__the_queue_holds_16_and_drops_the_newest():
 
 @pytest.mark.parametrize("batch", ["page", "extent"])
 def test_folio_mc_copy__an_error_inside_a_huge_page(batch):
-    mem = PhysicalMemory(Geometry(), "8MiB", contents=True, seed=0)
+    mem = views.plain_memory(Geometry(), "8MiB", contents=True, seed=0)
     src, dst = mm.alloc_pages(mem, 9), mm.alloc_pages(mem, 9)
     base, target = (int(mem.index(mem.pfn(folio))[0]) for folio in (src, dst))
     mem.contents[base : base + 512] = np.random.default_rng(0).integers(0, 256, (512, 4096))
@@ -234,7 +233,7 @@ def test_folio_mc_copy__an_error_inside_a_huge_page(batch):
 def test_folio_mc_copy__a_batch_that_is_streamed_moves_every_byte(n_folios):
     """Two folios of 2 MiB are where the copy goes past the caches."""
     assert STREAM_FROM_BYTES == 2 * 2 * MIB
-    mem = PhysicalMemory(Geometry(), "48MiB", contents=True, seed=0)
+    mem = views.plain_memory(Geometry(), "48MiB", contents=True, seed=0)
     src, dst = mm.alloc_pages(mem, 9, n_folios), mm.alloc_pages(mem, 9, n_folios)
     mem.contents.view(np.uint64)[:] = np.arange(mem.contents.size // 8, dtype=np.uint64).reshape(-1, 512)
     mm.inject_poison(mem, pfn=mem.pfn(src)[0] + 100, line=1)
@@ -248,7 +247,7 @@ def test_folio_mc_copy__a_batch_that_is_streamed_moves_every_byte(n_folios):
 
 
 def test_copy_mc_highpages__ranges_need_be_no_folios():
-    mem = PhysicalMemory(Geometry(), "1MiB", contents=True, seed=0)
+    mem = views.plain_memory(Geometry(), "1MiB", contents=True, seed=0)
     mem.contents[:] = np.random.default_rng(0).integers(0, 256, mem.contents.shape)
     before = mem.contents.copy()
     mm.inject_poison(mem, pfn=17, line=2)
@@ -263,13 +262,13 @@ def test_copy_mc_highpages__ranges_need_be_no_folios():
 
 
 def test_copy_mc_highpages__a_gib_in_one_call():
-    mem = PhysicalMemory(Geometry(), "2GiB", seed=0)
+    mem = views.plain_memory(Geometry(), "2GiB", seed=0)
     out = mm.copy_mc_highpages(mem, 1 << 18, 0, 1 << 18)
     assert [column.tolist() for column in vars(out).values()] == [[0], [0], [-1], [False], [1], [0], [0]]
 
 
 def test_folio_mc_copy__no_folios():
-    mem = PhysicalMemory(Geometry(), "1MiB", seed=0)
+    mem = views.plain_memory(Geometry(), "1MiB", seed=0)
     out = mm.folio_mc_copy(mem, [], [])
     assert [column.shape for column in vars(out).values()] == [(0,)] * 7
 

@@ -5,8 +5,7 @@ import pytest
 
 import memmodel as mm
 from memmodel.geometry import Geometry
-from memmodel.memory import PhysicalMemory
-from memmodel.state.layout import Kind
+from memmodel.state.layout import Kind, PageFlag
 from tests.reference import views
 from tests.reference.buddy import CMA, ISOLATE, MOVABLE, Zone
 from tests.reference.views import refused
@@ -54,7 +53,7 @@ def test_inject_poison__pages_and_lines_broadcast(holed):
 
 
 def test_inject_poison__large_pages_have_more_lines():
-    mem = PhysicalMemory(Geometry(page_size="64KiB"), "64MiB", seed=0)
+    mem = views.plain_memory(Geometry(page_size="64KiB"), "64MiB", seed=0)
     first = 1 << 14  # arm64 RAM begins at 1 GiB
     assert mm.inject_poison(mem, pfn=first, line=1023).tolist() == [(1 << 30) + 65536 - 64]
     refused(mem, "0 to 1023 lie in a page", mm.inject_poison, pfn=first, line=1024)
@@ -70,7 +69,7 @@ def test_inject_poison__the_kernel_knows_nothing_of_it(small):
 
 
 def test_inject_poison__at_a_rate():
-    mem = PhysicalMemory(Geometry(), "4GiB", nodes=2, seed=0)
+    mem = views.plain_memory(Geometry(), "4GiB", nodes=2, seed=0)
     got = mm.inject_poison(mem, rate_per_gib=1000, seed=5)
     assert abs(got.size - 4000) < 5 * 4000**0.5
     assert (got % 64 == 0).all()
@@ -165,7 +164,7 @@ def test_run_memory_failure_work__after_the_page_has_another_owner(small):
     again = mm.alloc_pages(small, 2)
     assert small.pfn(again).tolist() == [pfn]
     assert mm.run_memory_failure_work(small).taken_off_buddy.tolist() == [False]
-    assert small.state.pages["pg_flags"][small.index(pfn)] == 1
+    assert small.state.pages["pg_flags"][small.index(pfn)] & PageFlag.HWPOISON
     small.check()
 
 
@@ -188,9 +187,9 @@ def test_run_memory_failure_work__bad_cpu(small, cpu):
 
 
 def test_inject_poison__a_missing_seed_is_the_memorys():
-    first, second = (PhysicalMemory(Geometry(), "16MiB", seed=seed) for seed in (1, 1))
+    first, second = (views.plain_memory(Geometry(), "16MiB", seed=seed) for seed in (1, 1))
     got = mm.inject_poison(first, rate_per_gib=1000)
     assert got.size > 0
     assert mm.inject_poison(second, rate_per_gib=1000).tolist() == got.tolist()
     assert set(mm.inject_poison(first, rate_per_gib=1000)) != set(got)  # and the next call draws others
-    assert mm.inject_poison(PhysicalMemory(Geometry(), "16MiB", seed=2), rate_per_gib=1000).tolist() != got.tolist()
+    assert mm.inject_poison(views.plain_memory(Geometry(), "16MiB", seed=2), rate_per_gib=1000).tolist() != got.tolist()

@@ -1,6 +1,8 @@
-"""The slow obvious twin of memmodel.kernels.buddy: pfns in Python lists, nothing shared with it.
+"""The slow obvious twin of the allocator where nothing is kept back: pfns in Python lists, nothing shared with it.
 
 A free list is a list of first pfns, head first. Zones are given, with the ranges of pfns that boot hands out.
+Watermarks are 0, per-CPU lists hold nothing, counters are exact, and one CPU allocates, as in the memories of
+`tests.reference.views`. The rules are those of 6.12.117, and with hygiene=False those of 6.1.
 """
 
 from typing import NamedTuple
@@ -10,6 +12,9 @@ TYPES = range(6)
 # A request that finds its own lists empty looks at these, in this order.
 FALLBACKS = {UNMOVABLE: [RECLAIMABLE, MOVABLE], MOVABLE: [RECLAIMABLE, UNMOVABLE], RECLAIMABLE: [UNMOVABLE, MOVABLE]}
 ZONES = ["DMA", "DMA32", "Normal", "HighMem", "Movable", "Device"]
+RESERVE_RATIO = {"DMA": 256, "DMA32": 256, "Normal": 32}
+LRU_BATCH = 31
+LARGEST_PCP_ORDER = 3
 
 
 class Zone(NamedTuple):
@@ -40,6 +45,9 @@ class Buddy:
         }
         self.free_blocks = {}  # first pfn -> the key of the list that it is on
         self.used = {}  # first pfn -> order
+        self.lru_batch = []  # first pfns of movable folios that are on no LRU list yet
+        self.on_lru = set()
+        self.one_type = False
         self.poisoned = set()  # PG_hwpoison
         self.lost = set()  # out of the allocator's reach for ever
         self.n_allocated = dict.fromkeys(ZONES, 0)
@@ -47,6 +55,8 @@ class Buddy:
         for zone in zones:
             for start, end in zone.ranges:
                 self.free_range(start, end)
+        n_managed = sum(end - start for zone in zones for start, end in zone.ranges)
+        self.one_type = n_managed < 2**pageblock_order * len(TYPES)  # too small for mobility grouping
 
     # -- where things are ----------------------------------------------------------------------------------------------
 
@@ -60,6 +70,8 @@ class Buddy:
         return self.block_types[pfn >> self.pageblock_order]
 
     def set_types(self, pfn, order, migratetype):
+        if self.one_type and migratetype in FALLBACKS:
+            migratetype = UNMOVABLE
         for page in range(pfn, pfn + 2**order):
             self.block_types[page >> self.pageblock_order] = migratetype
 
@@ -132,11 +144,21 @@ class Buddy:
 
     def free(self, pfn):
         order = self.used.pop(pfn)
+        if pfn in self.lru_batch:
+            self.drain_lru_batch()
+        self.on_lru.discard(pfn)
         if order == 0 and pfn in self.poisoned:
             self.lost.add(pfn)
             return
         self.n_freed += 2**order
-        self.free_block(pfn, order)
+        if order <= LARGEST_PCP_ORDER and self.type_of(pfn) != ISOLATE:
+            self.free_one(pfn, order, self.type_of(pfn))  # through a per-CPU list: never in pieces
+        else:
+            self.free_block(pfn, order)
+
+    def drain_lru_batch(self):
+        self.on_lru.update(self.lru_batch)
+        self.lru_batch.clear()
 
     # -- allocate ------------------------------------------------------------------------------------------------------
 
@@ -166,26 +188,144 @@ class Buddy:
                 return pfn
         return None
 
+    def fallback(self, zone, order, migratetype):
+        """The first other type that has a block of just that order, or None."""
+        return next((other for other in FALLBACKS[migratetype] if self.lists[zone, order, other]), None)
+
+    def claimable(self, order, migratetype):
+        return order >= self.pageblock_order // 2 or migratetype != MOVABLE or self.one_type
+
+    def pageblock(self, pfn):
+        first = pfn - pfn % 2**self.pageblock_order
+        return first, first + 2**self.pageblock_order
+
+    def count_pageblock(self, pfn):
+        """(free pages, pages of folios on an LRU list)."""
+        free = movable = 0
+        for page in range(*self.pageblock(pfn)):
+            for order in range(self.max_order + 1):
+                head = page - page % 2**order
+                free += head in self.free_blocks and self.free_blocks[head][1] == order
+                movable += self.used.get(head) == order and head in self.on_lru
+        return free, movable
+
+    def good_enough(self, free, movable, migratetype, other):
+        """Whether half of a pageblock is free or of the request's kind."""
+        size = 2**self.pageblock_order
+        alike = movable if migratetype == MOVABLE else size - free - movable if other == MOVABLE else 0
+        return self.one_type or free + alike >= size / 2
+
+    def move_free_blocks(self, start, end, migratetype):
+        """To the tails of another type's lists, ascending; pages moved."""
+        moved = 0
+        for pfn in range(start, end):
+            if pfn in self.free_blocks:
+                zone, order, _ = self.free_blocks[pfn]
+                self.remove(pfn)
+                self.insert(pfn, zone, order, migratetype, tail=True)
+                moved += 2**order
+        return moved
+
     def claim(self, zone, order, migratetype):
-        """Whole free pageblocks of a fallback type change hands, the largest first."""
-        for found in range(self.max_order, max(order, self.pageblock_order) - 1, -1):
-            for other in FALLBACKS[migratetype]:
-                if self.lists[zone, found, other]:
-                    pfn = self.lists[zone, found, other][0]
-                    self.remove(pfn)
-                    self.set_types(pfn, found, migratetype)
-                    self.expand(pfn, order, found, zone, migratetype)
-                    return pfn
+        """Whole pageblocks of a fallback type change hands, by the largest free block first."""
+        for found in range(self.max_order, order - 1, -1):
+            other = self.fallback(zone, found, migratetype)
+            if not self.claimable(found, migratetype):
+                return None
+            if other is None:
+                continue
+            pfn = self.lists[zone, found, other][0]
+            if found >= self.pageblock_order:
+                self.remove(pfn)
+                self.set_types(pfn, found, migratetype)
+                self.expand(pfn, order, found, zone, migratetype)
+                return pfn
+            start, end = self.pageblock(pfn)
+            whole = self.zones[zone].start <= start and end <= self.zones[zone].end
+            if whole and self.good_enough(*self.count_pageblock(pfn), migratetype, other):
+                self.move_free_blocks(start, end, migratetype)
+                self.set_types(start, self.pageblock_order, migratetype)
+                return self.take_smallest(zone, order, migratetype)
         return None
 
+    def steal(self, zone, order, migratetype):
+        """The smallest block of a fallback type that will do; its pageblock stays what it is."""
+        for found in range(order, self.max_order + 1):
+            other = self.fallback(zone, found, migratetype)
+            if other is not None:
+                pfn = self.lists[zone, found, other][0]
+                self.remove(pfn)
+                self.expand(pfn, order, found, zone, other)
+                return pfn
+        return None
+
+    def fallback_61(self, zone, order, migratetype):
+        """Before 6.10: the largest block, or all free blocks of its pageblock, go on the request's lists first."""
+        sizes = range(order, self.max_order + 1)
+        fitting = [size for size in sizes if self.fallback(zone, size, migratetype) is not None]
+        if not fitting:
+            return None
+        found = fitting[-1] if self.claimable(fitting[-1], migratetype) else fitting[0]
+        pfn = self.lists[zone, found, self.fallback(zone, found, migratetype)][0]
+        moved = 0
+        if self.type_of(pfn) != HIGHATOMIC:
+            if found >= self.pageblock_order:
+                self.set_types(pfn, found, migratetype)
+            elif self.claimable(found, migratetype):
+                moved = self.claim_61(zone, pfn, migratetype)
+        if not moved:
+            self.remove(pfn)
+            self.insert(pfn, zone, found, migratetype, tail=True)
+        return self.take_smallest(zone, order, migratetype)
+
+    def claim_61(self, zone, pfn, migratetype):
+        """The free blocks of a pageblock in any case, its type if half of it is free or alike; pages moved."""
+        start, end = self.pageblock(pfn)
+        if end > self.zones[zone].end:
+            return 0
+        _, movable = self.count_pageblock(pfn)
+        moved = self.move_free_blocks(pfn if start < self.zones[zone].start else start, end, migratetype)
+        if self.good_enough(moved, movable, migratetype, self.type_of(pfn)):
+            self.set_types(start, self.pageblock_order, migratetype)
+        return moved
+
+    def has_enough(self, zone, order, cma, highest):
+        """The watermark of 0: what the request may use, less what is kept from requests that may go higher."""
+        at, ratio = self.zones[zone], RESERVE_RATIO.get(self.zones[zone].name)
+        higher = ZONES[ZONES.index(at.name) + 1 : ZONES.index(highest) + 1]
+        n_higher = sum(
+            end - start for z in self.zones if z.node == at.node and z.name in higher for start, end in z.ranges
+        )
+        usable = [UNMOVABLE, MOVABLE, RECLAIMABLE] + [CMA] * cma
+        sizes = range(self.max_order + 1)
+        n_usable = sum(len(self.lists[zone, size, mt]) * 2**size for size in sizes for mt in usable)
+        enough = n_usable - (2**order - 1) > (n_higher // ratio if ratio else 0)
+        return enough and any(self.lists[zone, size, mt] for size in range(order, self.max_order + 1) for mt in usable)
+
+    def rmqueue(self, zone, order, migratetype, cma):
+        many_cma = self.free_cma(zone) > self.free_pages(zone) // 2
+        types = [CMA] * (cma and many_cma) + [migratetype] + [CMA] * cma
+        tries = [lambda mt=mt: self.take_smallest(zone, order, mt) for mt in types]
+        last = [self.claim, self.steal] if self.hygiene else [self.fallback_61]
+        tries += [lambda find=find: find(zone, order, migratetype) for find in last]
+        return next((pfn for pfn in (attempt() for attempt in tries) if pfn is not None), None)
+
     def alloc(self, order, migratetype, node=0, highest="Movable"):
+        movable = migratetype == MOVABLE
+        if self.one_type:
+            migratetype = UNMOVABLE
+        cma = migratetype == MOVABLE
         for zone in self.zonelist(node, highest):
-            pfn = self.take_smallest(zone, order, migratetype)
-            if pfn is None:
-                pfn = self.claim(zone, order, migratetype)
+            if not self.has_enough(zone, order, cma, highest):
+                continue
+            pfn = self.rmqueue(zone, order, migratetype, cma)
             if pfn is not None:
                 self.used[pfn] = order
                 self.n_allocated[self.zones[zone].name] += 2**order
+                if movable:
+                    self.lru_batch.append(pfn)
+                    if order > 0 or len(self.lru_batch) == LRU_BATCH:
+                        self.drain_lru_batch()
                 return pfn
         return None
 

@@ -6,9 +6,33 @@ import pytest
 from memmodel.errors import InputError
 from memmodel.kernels.buddy import free_ranges
 from memmodel.memory import PhysicalMemory
-from memmodel.state.build import ZoneSpan, empty_memory, with_contents
+from memmodel.state.build import ZoneSpan, empty_memory, size_memory, with_contents
 from memmodel.state.layout import BlockBit, Kind, ZoneType
+from memmodel.state.sizing import Sysctls
 from tests.reference.buddy import ISOLATE
+
+NOTHING_KEPT_BACK = Sysctls(min_free_kbytes=0, watermark_boost_factor=0, pcp=False)
+BEFORE_6_10 = {"freelist_hygiene": False, "claim_steal": False}
+
+
+def plain_memory(geometry, size, **options):
+    """A memory whose last page can be allocated, whose frees reach the buddy at once, and whose counters are exact.
+
+    For tests of something else than watermarks and per-CPU lists. lowmem_reserve and mobility grouping stay.
+    """
+    return without_marks(PhysicalMemory(geometry, size, sysctls=NOTHING_KEPT_BACK, **options))
+
+
+def without_marks(mem):
+    """No watermark, which ZONE_MOVABLE has whatever the settings, and exact counters."""
+    mem.state.zones["watermark"] = 0
+    return exact_counters(mem)
+
+
+def exact_counters(mem):
+    """No CPU keeps a difference from the zones' counters."""
+    mem.state.zones["stat_threshold"] = 0
+    return mem
 
 
 def free_lists(mem):
@@ -54,11 +78,11 @@ def frozen(mem):
 
 
 def machine(geometry, zones, *, cpus=1, contents=False, types=None, isolate_bit=False):
-    """A memory with these zones (tests.reference.buddy.Zone); what no range of theirs holds is reserved.
+    """A plain memory with these zones (tests.reference.buddy.Zone); what no range of theirs holds is reserved.
 
     `types`: {pageblock: migratetype}, MOVABLE where it says nothing.
     """
-    mem = PhysicalMemory(geometry, geometry.page_size_bytes, cpus=cpus, seed=0)
+    mem = PhysicalMemory(geometry, geometry.page_size_bytes, cpus=cpus, seed=0)  # its state comes from here
     spans = [ZoneSpan(zone.node, ZoneType[zone.name.upper()], zone.start, zone.end) for zone in zones]
     state, pfns = empty_memory(geometry, spans, cpus)
     order = geometry.pageblock_order
@@ -77,9 +101,22 @@ def machine(geometry, zones, *, cpus=1, contents=False, types=None, isolate_bit=
             state.pages["state"][first : first + end - start] = Kind.TAIL << 4
             state.zones[number]["managed"] += np.uint64(end - start)
             free_ranges(state, np.array([first], np.uint64), np.array([first + end - start], np.uint64))
+    for number, isolated in enumerate(isolated_blocks(zones, types or {}, order)):
+        state.zones[number]["nr_isolate_pageblock"] = isolated
+    state = size_memory(state, geometry, NOTHING_KEPT_BACK)
     mem.state, mem.pfns = with_contents(state) if contents else state, pfns
-    mem.check()
+    without_marks(mem).check()
     return mem
+
+
+def isolated_blocks(zones, types, order):
+    """Isolated pageblocks of each zone; one that several share is the lowest one's."""
+    counted, n_isolated = set(), dict.fromkeys(range(len(zones)), 0)
+    for number, zone in sorted(enumerate(zones), key=lambda item: item[1].start):
+        blocks = {pfn >> order for pfn in range(zone.start, zone.end) if types.get(pfn >> order) == ISOLATE}
+        n_isolated[number] = len(blocks - counted)
+        counted |= blocks
+    return n_isolated.values()
 
 
 def refused(mem, message, function, *arguments, **options):

@@ -27,11 +27,11 @@ def test_zone_rows__counts_and_indices():
     assert normal["largest_order"] == 3
     assert normal["nr_free"] == NR_FREE.tolist()
     assert normal["managed_pages"] == 1000
-    assert normal["fragmentation_index"][3] == -1.0
-    assert normal["fragmentation_index"][9] == 0.895  # 1000 - (1000 + 27000 // 512) // 10
+    assert normal["extfrag_index"][3] == -1.0
+    assert normal["extfrag_index"][9] == 0.895  # 1000 - (1000 + 27000 // 512) // 10
     assert normal["unusable_index"] == [0.0, 0.185, 0.407, 0.407, *[1.0] * 7]
     assert dma["nr_free"] is None
-    assert dma["fragmentation_index"] is None
+    assert dma["extfrag_index"] is None
     assert dma["free_bytes"] == 17 * 4096
     assert empty["largest_order"] is None
     assert empty["free_pages"] == 0

@@ -199,6 +199,12 @@ def test_read_snapshot__files_of_two_machines(folder):
         read_snapshot(folder)
 
 
+def test_read_snapshot__less_memory_than_pages(folder):
+    """A meminfo cut short inside MemTotal."""
+    (folder / "meminfo").write_bytes(b"MemTotal:          2 kB\n")
+    assert any("meminfo 2 KiB of MemTotal" in line for line in read_snapshot(folder).differences)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_read_snapshot__damaged_files_never_raise_anything_else(folder, data):

@@ -16,7 +16,7 @@ from memmodel.state.build import (
     map_pfns,
     with_contents,
 )
-from memmodel.state.layout import Kind, MigrateType, ZoneType
+from memmodel.state.layout import MAX_COMPACTIONS, PRIVATE_LISTS, Kind, MigrateType, ZoneType
 
 MIB, GIB = 1 << 20, 1 << 30
 TINY = Geometry(arch="generic", max_page_order=4, page_block_max_order=2, transparent_hugepage=False)
@@ -142,7 +142,7 @@ def test_empty_memory__rows():
     assert (memory.blocks.size, memory.pcp.size, memory.queues.size) == (12, 6, 3)
     assert set(memory.blocks["migratetype"].tolist()) == {MigrateType.MOVABLE}
     heads = np.arange(48, memory.pages.size)
-    assert heads.size == 2 * (5 * 6 + 3 * 14)
+    assert heads.size == 2 * (5 * 6 + 3 * 14) + MAX_COMPACTIONS * PRIVATE_LISTS
     assert memory.pages["next"][48:].tolist() == memory.pages["prev"][48:].tolist() == heads.tolist()
 
 

@@ -7,9 +7,9 @@ import memmodel as mm
 from memmodel.errors import InvariantError
 from memmodel.geometry import Geometry
 from memmodel.state.check import Law
-from memmodel.state.layout import BlockBit, Kind
+from memmodel.state.layout import BlockBit, Kind, PageFlag
 from tests.reference import views
-from tests.reference.buddy import CMA, ISOLATE, Zone
+from tests.reference.buddy import CMA, HIGHATOMIC, ISOLATE, Zone
 
 HEADS_A_ZONE = 5 * 6 + 2 * 14  # free lists of 5 orders, per-CPU lists of two CPUs
 
@@ -18,11 +18,12 @@ HEADS_A_ZONE = 5 * 6 + 2 * 14  # free lists of 5 orders, per-CPU lists of two CP
 def mem():
     """Rows 0 to 32 in use: zone 0 is 0 to 20, zone 1 is 21 to 95.
 
-    The folio at 2 has order 1, those at 0, 1, 4, 5 order 0; pageblock 20 (rows 80 to 83) is CMA, 22 is isolated.
+    The folio at 2 has order 1, those at 0, 1, 4, 5 order 0; pageblock 20 (rows 80 to 83) is CMA, 22 is isolated,
+    23 is of the reserve. Counters are exact: any difference of a CPU is beyond the threshold.
     """
     geometry = Geometry(arch="generic", max_page_order=4, page_block_max_order=2, transparent_hugepage=False)
     zones = [Zone(0, "Normal", 0, 21, [(0, 21)]), Zone(0, "Movable", 21, 96, [(21, 96)])]
-    mem = views.machine(geometry, zones, cpus=2, types={20: CMA, 22: ISOLATE})
+    mem = views.machine(geometry, zones, cpus=2, types={20: CMA, 22: ISOLATE, 23: HIGHATOMIC})
     single = mm.alloc_pages(mem, 0, 2, "unmovable")
     double = mm.alloc_pages(mem, 1, 1, "unmovable")
     more = mm.alloc_pages(mem, 0, 2, "unmovable")
@@ -92,6 +93,39 @@ def two_pages_on_one_pcp_list_of_another_order(mem):
     mem.state.pages["prev"][5] = 12345
 
 
+def differ(field, set_number, n, threshold=5):
+    """A CPU that has not told the zone's counter of some pages."""
+
+    def change(mem):
+        mem.state.zones["stat_threshold"] = threshold
+        mem.state.pcp[field][set_number] = n
+
+    return change
+
+
+def wait_for_lru(*rows, cpu=0, flag=PageFlag.LRU_BATCH):
+    def change(mem):
+        batch = mem.state.lru[cpu]
+        for row in rows:
+            batch["index"][batch["count"]] = row
+            batch["count"] += np.uint32(1)
+            mem.state.pages["pg_flags"][row] |= flag
+
+    return change
+
+
+def both(*changes):
+    def change(mem):
+        for one in changes:
+            one(mem)
+
+    return change
+
+
+def capture(zone, row, order):
+    return both(assign("zones", "captured", zone, row), assign("zones", "capture_order", zone, order))
+
+
 def add(field, zone=0, n=1):
     def change(mem):
         mem.state.zones[field][zone] += np.array(n, mem.state.zones[field].dtype)
@@ -140,6 +174,17 @@ BREAKS = {
     "NR_FREE_PAGES with isolated ones": (Law.FREE_PAGES, add("free_pages", 1, 4)),
     "NR_FREE_CMA_PAGES": (Law.FREE_CMA, add("free_cma", 1)),
     "NR_FREE_CMA_PAGES of a zone without": (Law.FREE_CMA, add("free_cma", 0)),
+    "NR_FREE_PAGES with a difference": (Law.FREE_PAGES, differ("free_diff", 2, 3)),
+    "NR_FREE_PAGES with a difference below": (Law.FREE_PAGES, differ("free_diff", 1, -5)),
+    "NR_FREE_CMA_PAGES with a difference": (Law.FREE_CMA, differ("cma_diff", 3, -1)),
+    "nr_free_highatomic": (Law.FREE_HIGHATOMIC, add("free_highatomic", 1)),
+    "nr_free_highatomic of a zone without": (Law.FREE_HIGHATOMIC, add("free_highatomic", 0, 4)),
+    "a difference beyond the threshold": (
+        Law.STAT_THRESHOLD,
+        both(differ("free_diff", 1, 6), add("free_pages", 0, -6)),
+    ),
+    "a difference far below": (Law.STAT_THRESHOLD, both(differ("free_diff", 3, -6), add("free_pages", 1, 6))),
+    "a difference of CMA pages": (Law.STAT_THRESHOLD, both(differ("cma_diff", 2, 1, 0), add("free_cma", 1, -1))),
     "a per-CPU count": (Law.PCP_COUNT, assign("pcp", "count", 3, 2)),
     "a per-CPU count with pages": (Law.PCP_COUNT, lambda mem: (to_pcp(mem, 4, 0), assign("pcp", "count", 1, 2)(mem))),
     "managed pages": (Law.CONSERVATION, add("managed", 1)),
@@ -153,6 +198,31 @@ BREAKS = {
         ),
     ),
     "pages beyond the managed ones": (Law.CONSERVATION, add("beyond_managed", 0)),
+    "nr_isolate_pageblock": (Law.NR_ISOLATE_PAGEBLOCK, add("nr_isolate_pageblock", 0)),
+    "nr_isolate_pageblock of none": (Law.NR_ISOLATE_PAGEBLOCK, assign("zones", "nr_isolate_pageblock", 1, 0)),
+    "another zone's isolated pageblock": (
+        Law.NR_ISOLATE_PAGEBLOCK,
+        both(assign("zones", "nr_isolate_pageblock", 1, 0), assign("zones", "nr_isolate_pageblock", 0, 1)),
+    ),
+    "a captured page that is free": (Law.CAPTURED, capture(1, 64, 4)),
+    "a captured page of another order": (Law.CAPTURED, capture(0, 2, 2)),
+    "a captured page of another zone": (Law.CAPTURED, capture(1, 2, 1)),
+    "a captured page beyond all rows": (Law.CAPTURED, capture(1, 5000, 1)),
+    "a captured page that nobody waits for": (Law.CAPTURED, assign("zones", "captured", 0, 2)),
+    "a free page on an LRU list": (Law.LRU_NOT_USED, assign("pages", "pg_flags", 64, PageFlag.LRU)),
+    "a free block's tail on an LRU list": (Law.LRU_NOT_USED, assign("pages", "pg_flags", 67, PageFlag.LRU)),
+    "a free page in a batch": (Law.LRU_NOT_USED, wait_for_lru(64)),
+    "a per-CPU page on an LRU list": (
+        Law.LRU_NOT_USED,
+        lambda mem: (to_pcp(mem, 4, 0), assign("pages", "pg_flags", 4, PageFlag.LRU)(mem)),
+    ),
+    "a page that waits in no batch": (Law.LRU_BATCH, assign("pages", "pg_flags", 4, PageFlag.LRU_BATCH)),
+    "a page in a batch that does not wait": (Law.LRU_BATCH, wait_for_lru(4, flag=PageFlag.LRU)),
+    "a page in two batches": (Law.LRU_BATCH, both(wait_for_lru(4), wait_for_lru(4, cpu=1))),
+    "a page twice in a batch": (Law.LRU_BATCH, wait_for_lru(4, 5, 4)),
+    "a tail in a batch": (Law.LRU_BATCH, wait_for_lru(3)),
+    "a batch beyond all rows": (Law.LRU_BATCH, both(wait_for_lru(4), assign("lru", "index", (0, 0), 5000))),
+    "a batch that is too full": (Law.LRU_BATCH, both(wait_for_lru(4, 5), assign("lru", "size", 0, 1))),
     "a slot of another page": (Law.FOLIO_TABLE, assign("folios", "index", 0, 4)),
     "a slot of a free page": (Law.FOLIO_TABLE, assign("folios", "index", 0, 64)),
     "a slot beyond all rows": (Law.FOLIO_TABLE, assign("folios", "index", 0, 5000)),
@@ -193,8 +263,41 @@ def test_check__isolated_and_lost_pages_are_accounted_for(mem):
     mem.check()
 
 
+def test_check__differences_of_cpus_are_accounted_for(mem):
+    """Two CPUs have not told zone 1 of 3 pages more and 5 less, and one not of CMA pages."""
+    for change in (differ("free_diff", 2, 3), differ("free_diff", 3, -5), differ("cma_diff", 3, 2)):
+        change(mem)
+    add("free_pages", 1, 2)(mem)
+    add("free_cma", 1, -2)(mem)
+    mem.check()
+
+
+def test_check__folios_in_batches_and_a_captured_page(mem):
+    wait_for_lru(0, 2)(mem)
+    wait_for_lru(5, cpu=1)(mem)
+    assign("pages", "pg_flags", [1, 3], PageFlag.LRU)(mem)
+    capture(0, 2, 1)(mem)
+    mem.check()
+
+
+def test_check__kernels_that_do_not_count_the_free_reserve(mem):
+    geometry = mem.geometry.replace(features={"free_highatomic": False})
+    other = views.machine(geometry, [Zone(0, "Normal", 0, 64, [(0, 64)])])
+    add("free_highatomic")(other)
+    other.check()
+
+
+def test_check__an_isolated_pageblock_that_zones_share_is_the_lower_ones(small_geometry):
+    """Pageblock 4 (rows 16 to 19) begins in a gap, then has two zones; pageblock 0 begins before the zone does."""
+    zones = [Zone(0, "Normal", 2, 12, [(2, 12)]), Zone(0, "Movable", 17, 18, [(17, 18)])]
+    zones.append(Zone(1, "Normal", 18, 64, [(18, 64)]))
+    mem = views.machine(small_geometry, zones, types={0: ISOLATE, 4: ISOLATE, 9: ISOLATE})
+    assert mem.state.zones["nr_isolate_pageblock"].tolist() == [1, 1, 1]
+    mem.check()
+
+
 def test_check__before_6_10_lists_may_hold_blocks_of_another_type(mem):
-    old = mem.geometry.replace(features={"freelist_hygiene": False})
+    old = mem.geometry.replace(features=views.BEFORE_6_10)
     zones = [Zone(0, "Normal", 0, 32, [(0, 32)])]
     for geometry, fails in ((mem.geometry, True), (old, False)):
         other = views.machine(geometry, zones)
@@ -206,15 +309,40 @@ def test_check__before_6_10_lists_may_hold_blocks_of_another_type(mem):
             other.check()
 
 
+def test_check__a_tiny_machine_does_not_group_by_mobility(small_geometry):
+    """A MOVABLE block merges with an UNMOVABLE one: the kernel makes the pageblocks UNMOVABLE, its list is MOVABLE."""
+    mem = views.machine(small_geometry, [Zone(0, "Normal", 0, 20, [(0, 20)])], types={4: CMA})
+    folios = mm.alloc_pages(mem, 2, 4)
+    mem.state.blocks["migratetype"][1] = 1
+    mm.free_pages(mem, folios[0])
+    mm.free_pages(mem, folios[1])
+    assert views.free_lists(mem)[0, 3, 1] == [0]
+    assert views.block_types(mem)[0] == 0
+    mem.check()
+    mem.state.blocks["migratetype"][4] = 0  # but CMA stays CMA
+    with pytest.raises(InvariantError, match="LIST_TYPE: row 16 is on a list of migratetype 4"):
+        mem.check()
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
         ("order 2 at row 2", "BLOCK_MISALIGNED: block of order 2 at row 2 is not aligned to its size"),
         ("a folio over its neighbour", "BLOCKS_OVERLAP: the block at row 4 holds row 5, which begins a block"),
         ("nr_free", r"NR_FREE: zone 1: nr_free\[0\] differs"),
-        ("NR_FREE_CMA_PAGES", "FREE_CMA: zone 1: NR_FREE_CMA_PAGES differs from the lists' 4"),
+        ("NR_FREE_CMA_PAGES", "FREE_CMA: zone 1: NR_FREE_CMA_PAGES with the CPUs' differences is not the lists' 4"),
         ("a per-CPU count", "PCP_COUNT: per-CPU set 3: its count differs from the lists' 0 pages"),
         ("managed pages", "CONSERVATION: zone 1: .* = 75, not its managed pages"),
+        ("nr_free_highatomic", "FREE_HIGHATOMIC: zone 1: nr_free_highatomic differs from the lists' 4"),
+        (
+            "a difference far below",
+            "STAT_THRESHOLD: per-CPU set 3: .* is beyond the threshold of 5",
+        ),
+        ("nr_isolate_pageblock of none", "NR_ISOLATE_PAGEBLOCK: zone 1: .* its 1 isolated pageblocks"),
+        ("a captured page that is free", "CAPTURED: zone 1: captured row 64"),
+        ("a free page on an LRU list", "LRU_NOT_USED: row 64 "),
+        ("a page in two batches", "LRU_BATCH: LRU batch of CPU 1: row 4 "),
+        ("a page that waits in no batch", "LRU_BATCH: .*: row 4 "),
         ("a slot of another page", "FOLIO_TABLE: folio slot 0 and row 4"),
     ],
 )

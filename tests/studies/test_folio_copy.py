@@ -5,6 +5,7 @@ import pytest
 
 import memmodel as mm
 from memmodel.studies.copy_table import copy_table, fit_of
+from tests.reference.views import plain_memory
 
 GRID = {
     "folio_order": [0, 4, 9],
@@ -34,7 +35,7 @@ def test_folio_copy__counts_of_clean_gib() -> None:
 
 def test_folio_copy__counts_equal_copies_in_a_memory() -> None:
     """The counts from error places alone are those that copies in a memory give, folio by folio."""
-    mem = mm.PhysicalMemory(mm.Geometry(), size="64MiB", seed=0)
+    mem = plain_memory(mm.Geometry(arch="generic"), "64MiB", seed=0)
     n_folios = 32
     src, dst = (mm.alloc_pages(mem, order=8, count=n_folios) for _ in range(2))
     first = mem.pfn(src)
@@ -98,7 +99,7 @@ def test_folio_copy__refuses_a_folio_larger_than_the_gib() -> None:
 
 
 def test_folio_copy__from_a_memory() -> None:
-    mem = mm.PhysicalMemory(mm.Geometry(), size="64MiB", seed=0)
+    mem = plain_memory(mm.Geometry(arch="generic"), "64MiB", seed=0)
     before = mem.to_procfs()
     ds = mm.run_study("folio_copy", {"folio_order": [0, 9, 11], "poison_per_gib": [0, 2000.0]}, memory=mem, seed=1)
     clean = ds.sel(poison_per_gib=0)
@@ -109,6 +110,15 @@ def test_folio_copy__from_a_memory() -> None:
     assert mem.to_procfs() == before
     with pytest.raises(mm.InputError, match="memory is a str"):
         mm.run_study("folio_copy", memory="folder")
+
+
+def test_folio_copy__a_memory_keeps_what_its_watermarks_say() -> None:
+    mem = mm.PhysicalMemory(mm.Geometry(), size="64MiB", seed=0)
+    ds = mm.run_study("folio_copy", {"folio_order": [0, 9]}, memory=mem, seed=1)
+    for order, moved in zip((0, 9), ds["folios_moved"].values, strict=True):
+        folios = mm.alloc_pages(mem.copy(), order, 1 << 14)
+        given = int((folios != -1).sum())
+        assert 0 < moved == given // 2 < 1 << (13 - order)
 
 
 def test_folio_copy__memory_of_another_page_size() -> None:
@@ -145,7 +155,7 @@ def test_rerun__refuses_another_memory() -> None:
 
 
 def test_folio_copy__errors_of_a_memory_are_those_of_the_sources() -> None:
-    mem = mm.PhysicalMemory(mm.Geometry(), size="256MiB", seed=0)
+    mem = plain_memory(mm.Geometry(arch="generic"), "256MiB", seed=0)
     ds = mm.run_study("folio_copy", {"poison_per_gib": 80.0, "folio_order": 9}, memory=mem, seed=1, replicates=20)
     assert (ds["folios_moved"] + ds["folios_failed"] == 64).all()
     assert 5 < float(ds["n_errors"].mean()) < 15  # 128 MiB of sources

@@ -1,0 +1,114 @@
+"""The table of live folios: handles that go stale when a folio is freed, in chains of unused slots."""
+
+from typing import Any
+
+import numpy as np
+
+from memmodel.jit import inlined, kernel, prefetch
+from memmodel.kernels.freelist import ONE, ORDER_BITS
+from memmodel.state.layout import NONE, SLOT_CHAINS, Memory
+
+U = np.uint64
+MARK = np.uint64(1 << 31)
+SLOT_BITS = np.uint64(0xFFFFFFFF)
+SEQUENCE_SHIFT = np.uint64(32)
+SEQUENCE_BITS = np.uint64(0x7FFFFFFF)
+FIRST_CHAIN = np.uint64(2)
+CHAIN_BITS = np.uint64(SLOT_CHAINS - 1)
+
+
+@inlined
+def new_folio(mem: Memory, index: U) -> np.int64:
+    """A slot of the folio table for the folio that begins here; its handle."""
+    slots = mem.slots
+    chain = FIRST_CHAIN + (slots[0] & CHAIN_BITS)
+    slot = slots[chain]
+    if slot != NONE:
+        after = np.uint64(mem.folios[slot].next)
+        slots[chain] = after
+        if after != NONE:
+            prefetch(mem.folios, after)
+    else:
+        slot = slots[1]
+        slots[1] += ONE
+    slots[0] += ONE
+    mem.folios[slot].index = index
+    mem.pages[index].next = slot
+    return np.int64(np.uint64(mem.folios[slot].sequence) << SEQUENCE_SHIFT | slot)
+
+
+@inlined
+def drop_folio(mem: Memory, slot: U) -> None:
+    """Give a slot back; handles to it are stale from here on.
+
+    Unused slots hang in several chains by turns, so that allocation meets the cache misses of one chain while it
+    works on the others.
+    """
+    slots = mem.slots
+    slots[0] -= ONE
+    chain = FIRST_CHAIN + (slots[0] & CHAIN_BITS)
+    folio = mem.folios[slot]
+    folio.sequence = (np.uint64(folio.sequence) + ONE) & SEQUENCE_BITS
+    folio.index = NONE
+    folio.next = slots[chain]
+    slots[chain] = slot
+
+
+@inlined
+def find_folio(mem: Memory, handle: np.int64) -> U:
+    """Slot of a live folio, or NONE for a handle that is stale, of another memory, or no handle at all."""
+    if handle < 0:
+        return NONE
+    bits = np.uint64(handle)
+    slot = bits & SLOT_BITS
+    if slot >= mem.slots[1]:
+        return NONE
+    folio = mem.folios[slot]
+    if folio.sequence != bits >> SEQUENCE_SHIFT or folio.index == NONE:
+        return NONE
+    return slot
+
+
+@kernel
+def resolve_folios(mem: Memory, handles: Any, indices: Any, orders: Any) -> int:
+    """First row and order of each folio; position of the first bad handle, or -1."""
+    for i in range(handles.size):
+        slot = find_folio(mem, handles[i])
+        if slot == NONE:
+            return i
+        index = np.uint64(mem.folios[slot].index)
+        indices[i] = index
+        orders[i] = np.uint64(mem.pages[index].state) & ORDER_BITS
+    return -1
+
+
+@inlined
+def unmark_folios(mem: Memory, handles: Any, n_handles: int) -> None:
+    """Take back the marks of the first `n_handles` folios."""
+    for i in range(n_handles):
+        if handles[i] != -1:
+            slot = np.uint64(handles[i]) & SLOT_BITS
+            mem.folios[slot].index = np.uint64(mem.folios[slot].index) & ~MARK
+
+
+@kernel
+def mark_folios(mem: Memory, handles: Any) -> int:
+    """Mark each folio, so that one given twice is found before anything changes; first bad position, or -1.
+
+    Where one is bad all marks are taken back. -1, a failed request, is passed over here and in free_folios().
+    """
+    for i in range(handles.size):
+        if handles[i] == -1:
+            continue
+        slot = find_folio(mem, handles[i])
+        if slot == NONE or np.uint64(mem.folios[slot].index) & MARK:
+            unmark_folios(mem, handles, i)
+            return i
+        mem.folios[slot].index = np.uint64(mem.folios[slot].index) | MARK
+    return -1
+
+
+@inlined
+def marked_index(mem: Memory, handle: np.int64) -> U:
+    """First row of a marked folio."""
+    return np.uint64(mem.folios[np.uint64(handle) & SLOT_BITS].index) & ~MARK

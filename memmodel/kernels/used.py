@@ -1,0 +1,158 @@
+"""Blocks in use, cut and joined: callers split what they were given and free parts, or free several blocks at once."""
+
+import numpy as np
+
+from memmodel.jit import inlined
+from memmodel.kernels.buddy import USED, free_pages_split
+from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, account, add_free, block_type, del_free, unlink
+from memmodel.kernels.isolation import ISOLATED
+from memmodel.kernels.pageblock import KIND_BITS, containing_head
+from memmodel.state.layout import Kind, Memory
+
+U = np.uint64
+ZERO = np.uint64(0)
+UNKNOWN = np.uint64(Kind.UNKNOWN << 4)
+PCP = np.uint64(Kind.PCP << 4)
+
+
+@inlined
+def is_used(mem: Memory, index: U) -> bool:
+    """Whether a row begins a block in use, or one of which no source says what it is."""
+    kind = np.uint64(mem.pages[index].state) & KIND_BITS
+    return bool(kind == USED) or bool(kind == UNKNOWN)
+
+
+@inlined
+def split_used(mem: Memory, head: U, index: U, order: U) -> None:
+    """Cut a block in use down to the part of that order which begins at `index`; all parts stay in use."""
+    high = np.uint64(mem.pages[head].state) & ORDER_BITS
+    while high > order:
+        high -= ONE
+        upper = head + (ONE << high)
+        mem.pages[upper].state = USED | high
+        mem.pages[upper].pg_flags = np.uint64(mem.pages[upper].pg_flags) | np.uint64(mem.pages[head].pg_flags)
+        mem.pages[upper].refcount = ONE
+        mem.pages[head].state = USED | high
+        if index >= upper:
+            head = upper
+
+
+@inlined
+def make_used_block(mem: Memory, index: U, order: U) -> bool:
+    """See to it that a block in use begins here and has this order; False if not all of it is in use."""
+    if mem.pages[index].state == USED | order:
+        return True
+    head = containing_head(mem, index)
+    end = index + (ONE << order)
+    if is_used(mem, head) and head + (ONE << (np.uint64(mem.pages[head].state) & ORDER_BITS)) >= end:
+        split_used(mem, head, index, order)
+        mem.pages[index].state = USED | order
+        return True
+    part = index
+    while part < end:
+        if not is_used(mem, part):
+            return False
+        part += ONE << (np.uint64(mem.pages[part].state) & ORDER_BITS)
+    if part != end:
+        return False
+    part = index
+    while part < end:
+        size = ONE << (np.uint64(mem.pages[part].state) & ORDER_BITS)
+        mem.pages[part].state = ZERO
+        part += size
+    mem.pages[index].state = USED | order
+    return True
+
+
+@inlined
+def take_out_of_buddy(mem: Memory, index: U, cpu: U, order: U) -> bool:
+    """Split the free block that holds this one so that it alone leaves the lists; the other halves are freed.
+
+    False if none does.
+    """
+    head = containing_head(mem, index)
+    state = np.uint64(mem.pages[head].state)
+    if state & KIND_BITS != FREE or state & ORDER_BITS < order:
+        return False
+    high = state & ORDER_BITS
+    zone = np.uint64(mem.pages[head].zone)
+    migratetype = block_type(mem, head)
+    del_free(mem, head, high)
+    account(mem, zone, cpu, migratetype, -np.int64(ONE << order))
+    while high > order:
+        high -= ONE
+        upper = head + (ONE << high)
+        if index >= upper:
+            add_free(mem, head, high, migratetype, False)
+            head = upper
+        else:
+            add_free(mem, upper, high, migratetype, False)
+    return True
+
+
+@inlined
+def take_off_pcp(mem: Memory, index: U) -> None:
+    """Take a page off whichever per-CPU list it is on."""
+    params = mem.params
+    zone = np.uint64(mem.pages[index].zone)
+    order = np.uint64(mem.pages[index].state) & ORDER_BITS
+    head = np.uint64(mem.pages[index].next)
+    while head < params.n_pages:  # list heads lie behind the pages
+        head = np.uint64(mem.pages[head].next)
+    lists = (params.max_order + ONE) * np.uint64(6)
+    cpu = (head - params.n_pages - zone * params.heads_per_zone - lists) // np.uint64(14)
+    unlink(mem, index)
+    mem.pcp[zone * params.n_cpus + cpu].count -= ONE << order
+
+
+@inlined
+def free_rest(mem: Memory, head: U, index: U, cpu: U, high: U) -> None:
+    """Free what a block, which is on no list, has beside one page."""
+    mem.pages[head].state = ZERO
+    while high > ZERO:
+        high -= ONE
+        upper = head + (ONE << high)
+        if index >= upper:
+            free_pages_split(mem, head, cpu, high, False)
+            head = upper
+        else:
+            free_pages_split(mem, upper, cpu, high, False)
+
+
+@inlined
+def take_page_out(mem: Memory, index: U, cpu: U) -> bool:
+    """Make a single page one that is in use, whatever the model held it to be; False if it was in use."""
+    head = containing_head(mem, index)
+    state = np.uint64(mem.pages[head].state)
+    kind, order = state & KIND_BITS, state & ORDER_BITS
+    if is_used(mem, head):
+        split_used(mem, head, index, ZERO)
+        mem.pages[index].state = USED
+        return False
+    if kind == FREE:
+        take_out_of_buddy(mem, index, cpu, ZERO)
+    elif kind == PCP:
+        take_off_pcp(mem, head)
+        free_rest(mem, head, index, cpu, order)
+    elif kind == ISOLATED:  # its other pages stay with nobody: in use too
+        unlink(mem, head)
+        mem.pages[head].state = USED | order
+        split_used(mem, head, index, ZERO)
+    else:  # reserved, lost or a hole: the zone manages more pages than it said
+        mem.zones[mem.pages[index].zone].beyond_managed += 1
+    mem.pages[index].state = USED
+    mem.pages[index].refcount = ONE
+    return True
+
+
+@inlined
+def force_used(mem: Memory, index: U, cpu: U, order: U) -> U:
+    """See to it that a block in use of this order begins here; pages of it that were not in use."""
+    changed = ZERO
+    page = index
+    while page < index + (ONE << order):
+        if take_page_out(mem, page, cpu):
+            changed += ONE
+        page += ONE
+    make_used_block(mem, index, order)
+    return changed

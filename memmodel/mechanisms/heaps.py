@@ -1,0 +1,109 @@
+"""The dma-buf system heap: one buffer of few large folios rather than many pages."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.mechanisms.buddy import Asked, allocate, free_pages
+from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.sources.gfp import Gfp, parse_gfp
+from memmodel.state.machine import Handles, Machine
+from memmodel.units import parse_bytes
+
+__all__ = ["DmaBuf", "dmabuf_alloc", "dmabuf_free"]
+
+ORDERS = (8, 4, 0)  # page orders, not sizes: a 64 KiB kernel tries 16 MiB first
+SINGLE = "GFP_HIGHUSER|__GFP_ZERO"
+LARGE = "__GFP_IO|__GFP_FS|__GFP_HARDWALL|__GFP_HIGHMEM|__GFP_ZERO|__GFP_NOWARN|__GFP_NORETRY|__GFP_COMP"  # no reclaim
+
+
+class DmaBuf(NamedTuple):
+    """A buffer of the system heap."""
+
+    folios: Handles
+    """Handles, in the order of the buffer, int64."""
+    orders: npt.NDArray[np.int64]
+    """Order of each."""
+    size_bytes: int
+    """Whole pages."""
+
+
+def dmabuf_alloc(
+    mem: Machine,
+    size: int | str,
+    *,
+    node: int = 0,
+    cpu: int = 0,
+    reclaim: ReclaimPolicy | None = None,
+    compact: CompactPolicy | None = None,
+) -> DmaBuf | None:
+    """Allocate a buffer: folios of order 8 while there are any and the rest needs it, then of order 4, then pages.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    size
+        Bytes, or text such as "16MiB"; rounded up to whole pages.
+    node, cpu
+        Where it is asked for.
+    reclaim, compact
+        As of `alloc_pages`. Order 8 neither reclaims nor compacts, and order 4 does in 6.1 only.
+
+    Returns
+    -------
+    The buffer; None (-ENOMEM) where not all of it could be had, and then what came is given back.
+
+    Raises
+    ------
+    InputError
+        If the size is none, or another argument is outside its range.
+
+    References
+    ----------
+    drivers/dma-buf/heaps/system_heap.c: system_heap_allocate, alloc_largest_available, Linux 6.12 (and 6.1).
+    """
+    page = mem.geometry.page_size_bytes
+    n_pages = -(-parse_bytes(size) // page)
+    orders = [order for order in ORDERS if order <= mem.geometry.max_page_order]
+    parts, left = [], n_pages
+    for order in orders:
+        asked = Asked(order, gfp_of(mem, order), node, cpu)
+        count = min(left, mem.pfns.n_pages + 1) >> order  # the request that fails is the last one
+        folios = allocate(mem, asked, count, Steps(reclaim, compact))
+        parts.append(folios[folios >= 0])
+        left -= parts[-1].size << order
+    folios = np.concatenate(parts)
+    if left:
+        free_pages(mem, folios, cpu=cpu)
+        return None
+    return DmaBuf(folios, np.repeat(orders, [part.size for part in parts]), n_pages * page)
+
+
+def dmabuf_free(mem: Machine, buffer: DmaBuf, *, cpu: int = 0) -> None:
+    """Give a buffer back, folio by folio in its order.
+
+    Raises
+    ------
+    InputError
+        If it was freed before, or is none.
+
+    References
+    ----------
+    drivers/dma-buf/heaps/system_heap.c: system_heap_dma_buf_release, Linux 6.12.
+    """
+    if not isinstance(buffer, DmaBuf):
+        raise InputError(f"{buffer!r} is no dma-buf")
+    free_pages(mem, buffer.folios, cpu=cpu)
+
+
+def gfp_of(mem: Machine, order: int) -> Gfp:
+    """Flags of the heap's requests. 6.1 still let order 4 reclaim and compact, and made compound pages of all."""
+    # Read in 6.1 and in 6.12, as the size of LRU batches was.
+    old = "lru_batch_31" not in mem.geometry.features
+    if order == ORDERS[0] or (order and not old):
+        return parse_gfp(LARGE)
+    text = SINGLE + "|__GFP_COMP" * old + "|__GFP_NOWARN" * (order > 0)
+    return parse_gfp(text)
