@@ -276,9 +276,9 @@ def snapshot(paths: tuple[str, ...], label: str | None, page_size: str | None, o
         return
     at_order = "" if order is None else f"[{order}]"
     header = {key: key.replace("_", " ") for key in ("node", "zone", "free_bytes", "managed_pages", "largest_order")}
-    header |= {"fragmentation_index": f"fragmentation{at_order}", "unusable_index": f"unusable{at_order}"}
+    header |= {"extfrag_index": f"fragmentation{at_order}", "unusable_index": f"unusable{at_order}"}
     for row in rows:
-        row |= {key: _at(row[key], order) for key in ("fragmentation_index", "unusable_index")}
+        row |= {key: _at(row[key], order) for key in ("extfrag_index", "unusable_index")}
     click.echo(table([tuple(header.values()), *([row[key] for key in header] for row in rows)]))
     for difference in found.differences:
         click.echo(f"differs: {difference}")
@@ -296,6 +296,73 @@ def _snapshot(paths: Iterable[str], **options: Any) -> Any:
     from memmodel.sources.snapshot import read_snapshot
 
     return read_snapshot(*paths, **options)
+
+
+# -- replays -----------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("trace")
+@click.option("--start", required=True, metavar="DUMP", help="State at its start: a dump, or a folder of /proc files.")
+@click.option("--end", metavar="SNAPSHOT", help="Files or folder whose buddyinfo is compared at the end.")
+@click.option("--kernel", metavar="NAME", help="Kernel whose rules hold, such as 7.3.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUES", help="What if: v1,v2,...; repeatable.")
+@click.option("--out", metavar="FILE", help="Write the Dataset of --set here: .nc or .zarr.")
+@_json
+def replay(
+    trace: str,
+    start: str,
+    end: str | None,
+    kernel: str | None,
+    settings: tuple[str, ...],
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Predict every allocation of a recorded trace, page for page.
+
+    With --set its requests are replayed on other kernels and settings instead: page_block_max_order, kernel,
+    percpu_pagelist_high_fraction, cma_size.
+    """
+    if settings:
+        return _what_if(trace, start, kernel, settings, out, as_json)
+    if out is not None:
+        raise InputError("--out: only a replay with --set makes a Dataset")
+    from memmodel.replaying import replay as run_replay
+
+    report = run_replay(trace, start, end=end, kernel=kernel)
+    if as_json:
+        click.echo(to_json(report.as_dict()))
+    else:
+        click.echo(report.text())
+    return MISMATCH if report.differs else DONE
+
+
+def _what_if(
+    trace: str, start: str, kernel: str | None, settings: tuple[str, ...], out: str | None, as_json: bool
+) -> int:
+    from memmodel.replaying.what_if import what_if
+    from memmodel.results.dataset import check_target, save
+
+    if out is not None:
+        check_target(out)
+    grid: dict[str, list[str]] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise InputError(f"--set {setting}: write name=value or name=v1,v2,...")
+        if name in grid:
+            raise InputError(f"--set {setting}: {name} is set twice")
+        grid[name] = [part.strip() for part in text.split(",")]
+    ds = what_if(trace, start, grid, kernel=kernel)
+    if out is not None:
+        save(ds, out)
+    last = ds.isel(time_s=-1)
+    if as_json:
+        click.echo(to_json({"out": out, **last.to_dict()}))
+    else:
+        counts = last[[name for name in last.data_vars if str(name).startswith("n_")]].to_dataframe()
+        click.echo(counts[[name for name in counts.columns if str(name).startswith("n_")]].to_string())
+    return DONE
 
 
 @cli.command()

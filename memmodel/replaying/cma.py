@@ -1,0 +1,57 @@
+"""A CMA area followed by its events: which range an allocation tries next (cma_alloc of mm/cma.c, 6.12.117)."""
+
+import numpy as np
+
+from memmodel.state.layout import MigrateType
+from memmodel.state.machine import Machine
+
+__all__ = ["CmaArea"]
+
+
+class CmaArea:
+    """The bitmap of a zone's area, empty at the start, order_per_bit 0; `range` is what is tried now, in pfns."""
+
+    def __init__(self, mem: Machine) -> None:
+        shift = mem.geometry.pageblock_order
+        rows = np.flatnonzero(mem.state.blocks["migratetype"] == MigrateType.CMA) << shift
+        pfns = mem.pfns.pfn(rows)
+        self.zone = int(mem.state.pages["zone"][rows[0]]) if rows.size else 0
+        self.start = int(pfns[0]) if rows.size else 0
+        self.used = np.zeros(int(pfns[-1]) + (1 << shift) - self.start if rows.size else 0, np.bool_)
+        self.range: tuple[int, int] | None = None
+        self.last_range = (0, 0)
+        self.n_pages, self.align = 0, 1
+
+    def begin(self, n_pages: int, align_order: int) -> None:
+        """A request: its first range."""
+        self.n_pages, self.align = n_pages, 1 << align_order
+        self.range = self._first_fit(self.start)
+
+    def retry(self) -> None:
+        """The range was busy: on by the alignment, not by the size."""
+        if self.range is not None:
+            self.range = self._first_fit(self.range[0] + self.align)
+
+    def _first_fit(self, start: int) -> tuple[int, int] | None:
+        """The first free range of that length and alignment (bitmap_find_next_zero_area_off)."""
+        first = -(-start // self.align) * self.align
+        while first + self.n_pages - self.start <= self.used.size:
+            taken = np.flatnonzero(self.used[first - self.start : first - self.start + self.n_pages])
+            if not taken.size:
+                return first, first + self.n_pages
+            first = -(-(first + int(taken[-1]) + 1) // self.align) * self.align
+        return None
+
+    def finish(self, succeeded: bool) -> None:
+        """The request has its range, or has given up."""
+        self.last_range = self.range or (0, 0)
+        if succeeded:
+            self._mark(*self.last_range, True)
+        self.range = None
+
+    def release(self, pfn: int, n_pages: int) -> None:
+        """cma_release."""
+        self._mark(pfn, pfn + n_pages, False)
+
+    def _mark(self, first: int, end: int, used: bool) -> None:
+        self.used[max(0, first - self.start) : max(0, end - self.start)] = used

@@ -1,0 +1,136 @@
+"""What only later events of a trace tell: ends of kswapd runs, where scans begin, drains, ranges freed together."""
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.kernels.replay_state import Action
+from memmodel.replaying.cma import CmaArea
+from memmodel.sources.ftrace import ABSENT, FIELDS, Context, Event, Trace
+from memmodel.state.machine import Machine
+
+__all__ = ["chunked_frees", "kswapd_ends", "scan_starts", "vmstat_runs"]
+
+
+def kswapd_ends(trace: Trace) -> set[int]:
+    """Rows before which a run of kswapd has ended.
+
+    No event tells it: the run is over when another task shows up after kswapd's last own event before it wakes again
+    or sleeps.
+    """
+    names = [number for number, text in enumerate(trace.strings) if text.startswith("kswapd")]
+    mine = np.flatnonzero(np.isin(trace.comm, names) & (trace.context == Context.TASK))
+    ends: set[int] = set()
+    last: dict[int, int] = {}  # pid of a kswapd that runs -> its last row
+    for row, pid, event in zip(mine.tolist(), trace.pid[mine].tolist(), trace.event[mine].tolist(), strict=True):
+        if pid in last and event in (Event.MM_VMSCAN_KSWAPD_WAKE, Event.MM_VMSCAN_KSWAPD_SLEEP):
+            ends.add(last.pop(pid) + 1)
+        if pid in last or event == Event.MM_VMSCAN_KSWAPD_WAKE:
+            last[pid] = row
+    return ends | {row + 1 for row in last.values()}
+
+
+def scan_starts(trace: Trace) -> dict[int, int | None]:
+    """For the row of each mm_compaction_finished the first pfn that the task's next scan looked at, or None."""
+    starts: dict[int, int | None] = {}
+    waiting: dict[int, int] = {}
+    column = FIELDS[Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES]["start"]
+    for row in trace.rows(Event.MM_COMPACTION_FINISHED, Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES).tolist():
+        pid = int(trace.pid[row])
+        if trace.event[row] == Event.MM_COMPACTION_FINISHED:
+            starts[row] = None
+            waiting[pid] = row
+        elif pid in waiting and trace.fields[row, column] != ABSENT:
+            starts[waiting.pop(pid)] = int(trace.fields[row, column])
+    return starts
+
+
+def vmstat_runs(trace: Trace, first_row: int) -> list[int]:
+    """Rows where the vmstat worker runs: the first page that a kworker drains without having freed one.
+
+    Only a whole trace tells it.
+    """
+    names = [number for number, text in enumerate(trace.strings) if text.startswith("kworker")]
+    mine = np.isin(trace.comm, names) & (trace.context == Context.TASK) & (trace.event <= Event.MM_PAGE_PCPU_DRAIN)
+    runs: list[int] = []
+    last: dict[int, tuple[int, int]] = {}
+    for row in (first_row + np.flatnonzero(mine[first_row:])).tolist():
+        pid, event = int(trace.pid[row]), int(trace.event[row])
+        before, at = last.get(pid, (-1, row))
+        if event == Event.MM_PAGE_PCPU_DRAIN:
+            goes_on = before == event and not np.any(trace.pid[at + 1 : row] != pid)
+            if not goes_on and before not in (Event.MM_PAGE_FREE, Event.MM_PAGE_FREE_BATCHED):
+                runs.append(row)
+        last[pid] = event, row
+    return runs
+
+
+def chunked_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> dict[int, tuple[int, int]]:
+    """Since 7.2 the pages of a contiguous range are prepared singly, each with its mm_page_free, and freed together.
+
+    Marks their steps; the ranges by the row of their last page.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for row in trace.rows(Event.CMA_RELEASE).tolist():  # the event comes after the frees
+        values = trace.values(row)
+        first = int(values["pfn"])
+        _mark_range(trace, actions, (0, row), int(trace.pid[row]), (first, first + int(values["count"])), ranges)
+    area = CmaArea(mem)
+    begun: dict[int, int] = {}
+    for row in trace.rows(
+        Event.CMA_ALLOC_START, Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_ALLOC_FINISH, Event.CMA_RELEASE
+    ).tolist():
+        _follow(trace, area, row)
+        pid = int(trace.pid[row])
+        if trace.event[row] == Event.CMA_ALLOC_START and area.range is not None:
+            begun[pid] = row
+        elif pid in begun and trace.event[row] == Event.CMA_ALLOC_FINISH:
+            start = begun.pop(pid)
+            for extra in _surplus(trace, actions, (start, row), pid, area.last_range):
+                _mark_range(trace, actions, (start, row), pid, extra, ranges)
+    return ranges
+
+
+def _follow(trace: Trace, area: CmaArea, row: int) -> None:
+    """Let the area's bitmap follow an event."""
+    values, event = trace.values(row), trace.event[row]
+    if event == Event.CMA_ALLOC_START:
+        area.begin(int(values["count"]), int(values["align"]))
+    elif event == Event.CMA_ALLOC_BUSY_RETRY:
+        area.retry()
+    elif event == Event.CMA_ALLOC_FINISH:
+        area.finish(values.get("errorno") == 0)
+    else:
+        area.release(int(values["pfn"]), int(values["count"]))
+
+
+def _surplus(
+    trace: Trace, actions: npt.NDArray[np.int8], rows: tuple[int, int], pid: int, wanted: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """What an allocation took off the lists before and behind its range: it is freed again."""
+    here = np.arange(*rows)
+    taken = here[(actions[here] == Action.ISOLATE) & (trace.pid[here] == pid)]
+    if not taken.size:
+        return []
+    pfns = trace.fields[taken, 0]
+    ends = pfns + (1 << trace.fields[taken, 1])
+    outer = min(int(pfns.min()), wanted[0]), max(int(ends.max()), wanted[1])
+    return [part for part in ((outer[0], wanted[0]), (wanted[1], outer[1])) if part[0] < part[1]]
+
+
+def _mark_range(
+    trace: Trace,
+    actions: npt.NDArray[np.int8],
+    rows: tuple[int, int],
+    pid: int,
+    pfns: tuple[int, int],
+    ranges: dict[int, tuple[int, int]],
+) -> None:
+    """The last frees of each page of a range by a task in these rows are prepared ones."""
+    here = np.arange(*rows)
+    free = (actions[here] == Action.FREE) & (trace.pid[here] == pid) & (trace.context[here] == Context.TASK)
+    pages = trace.fields[here, 0]
+    mine = here[free & (pages >= pfns[0]) & (pages < pfns[1])][-(pfns[1] - pfns[0]) :]
+    if mine.size:
+        actions[mine] = Action.PREPARE
+        actions[mine[-1]] = Action.RELEASE
+        ranges[int(mine[-1])] = pfns

@@ -1,0 +1,279 @@
+"""A trace as the steps of a replay: what each event is, and what only later events tell."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.kernels.replay_state import (
+    Action,
+    Course,
+    compaction_dtype,
+    cursor_dtype,
+    log_dtype,
+    request_dtype,
+    step_dtype,
+)
+from memmodel.kernels.trace_frees import ORPHAN, Frees, tell_frees
+from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
+from memmodel.replaying.foresight import chunked_frees, kswapd_ends, scan_starts, vmstat_runs
+from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
+from memmodel.sources.gfp import parse_gfp
+from memmodel.sources.records import IntArray
+from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS
+from memmodel.state.machine import Machine
+
+__all__ = ["Plan", "Problem", "fresh_course", "make_plan"]
+
+Rows = IntArray
+
+SIMPLE = {
+    Event.MM_PAGE_ALLOC: Action.ALLOC,
+    Event.MM_PAGE_FREE: Action.FREE,
+    Event.MM_PAGE_FREE_BATCHED: Action.PUSH,
+}
+PAGED = [Action.ALLOC, Action.FREE, Action.PUSH, Action.ISOLATE, Action.ROTATE]  # steps with a page, as first told
+ORDERED = [Action.ALLOC, Action.FREE, Action.ISOLATE, Action.ROTATE]
+SELDOM = (
+    *(Event.MM_COMPACTION_BEGIN, Event.MM_COMPACTION_END, Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES),
+    *(Event.MM_COMPACTION_MIGRATEPAGES, Event.MM_COMPACTION_FINISHED),
+    *(Event.MM_COMPACTION_TRY_TO_COMPACT_PAGES, Event.MM_COMPACTION_KCOMPACTD_WAKE),
+    *(Event.MM_MIGRATE_PAGES_START, Event.MM_MIGRATE_PAGES),
+    *(Event.CMA_ALLOC_START, Event.CMA_ALLOC_FINISH, Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_RELEASE),
+    Event.MM_ALLOC_CONTIG_MIGRATE_RANGE_INFO,
+    *(Event.MM_VMSCAN_KSWAPD_WAKE, Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN, Event.MM_VMSCAN_DIRECT_RECLAIM_END),
+    Event.DUMP_BEGIN,
+)
+# Functions whose list operations a replay may know: compaction's and CMA's isolation, compaction's rotation.
+ISOLATES = ("__isolate_free_page",)
+ROTATES = ("compaction_alloc", "fast_isolate_freepages")
+PAUSE_NS = 150_000_000  # a trace that says nothing for so long is of an idle machine
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An event that cannot be what it says, and was left out."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Steps, and what Python's part of the replay looks up."""
+
+    course: Course
+    gfp_of_request: list[str]
+    kswapd_ends: frozenset[int]
+    """Rows before which a run of kswapd has ended."""
+    scan_starts: dict[int, int | None]
+    """Row of each mm_compaction_finished -> first pfn that the task's next scan for sources looked at."""
+    ranges: dict[int, tuple[int, int]]
+    """Row of the last page of a range that is freed in chunks -> (first pfn, pfn behind it)."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+def make_plan(
+    mem: Machine,
+    trace: Trace,
+    first_row: int,
+    node: int = 0,
+    *,
+    last_row: int | None = None,
+    samples: npt.NDArray[np.int64] | None = None,
+) -> Plan:
+    """All steps of a trace from a row on.
+
+    Parameters
+    ----------
+    node
+        Node of the CPUs that make requests.
+    last_row
+        The row before which it ends.
+    samples
+        Rows before which the request log shall have a sample.
+
+    Raises
+    ------
+    InputError
+        If a request's gfp flags are unknown.
+    """
+    problems: list[Problem] = []
+    actions = _actions(trace)
+    actions[:first_row] = -1
+    if last_row is not None:
+        actions[last_row:] = -1
+    indices = _indices(mem, trace, actions, problems)
+    _drop_orders(mem, trace, actions, problems)
+    _tell_frees(mem, trace, actions, problems)
+    requests, zonelists, request_of_row, texts = _requests(mem, trace, actions, node)
+    ends = kswapd_ends(trace)
+    ranges = {}
+    if "contig_free_chunks" in mem.geometry.features:
+        ranges = chunked_frees(mem, trace, actions)
+    actions[[row for row in vmstat_runs(trace, first_row) if last_row is None or row < last_row]] = Action.VMSTAT
+    before = {Action.KSWAPD_END: np.array(sorted(row for row in ends if last_row is None or row < last_row), np.int64)}
+    if samples is not None:
+        before[Action.SAMPLE] = samples
+    steps = _steps(trace, actions, indices, request_of_row, before)
+    course = fresh_course(steps.view(np.recarray), requests.view(np.recarray), zonelists)
+    return Plan(course, texts, frozenset(ends), scan_starts(trace), ranges, problems)
+
+
+def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n_logged: int = 0) -> Course:
+    """Steps with nothing counted yet and no compaction on its way.
+
+    With a number of pages it has room for a request log; the pages of the start are numbered by their rows.
+    """
+    cursor = np.zeros(1, cursor_dtype)
+    cursor["n_ids"] = n_logged
+    log = np.zeros(2 * steps.size if n_logged else 0, log_dtype)
+    compactions = np.zeros(MAX_COMPACTIONS, compaction_dtype)
+    compactions["capture_order"], compactions["captured"] = NR_ORDERS, NONE
+    return Course(
+        steps,
+        requests,
+        zonelists,
+        cursor.view(np.recarray),
+        compactions.view(np.recarray),
+        np.arange(n_logged, dtype=np.uint32),
+        log.view(np.recarray),
+    )
+
+
+def _actions(trace: Trace) -> npt.NDArray[np.int8]:
+    """What each row is; -1 says nothing about pages."""
+    actions = np.full(len(trace), -1, np.int8)
+    for event, action in SIMPLE.items():
+        actions[trace.event == event] = action
+    actions[np.isin(trace.event, SELDOM)] = Action.SELDOM
+    actions[trace.event == Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES] = Action.SEARCH
+    for event, functions, action in (
+        (Event.LIST_DELETE, ISOLATES, Action.ISOLATE),
+        (Event.LIST_ROTATE_FIRST, ROTATES, Action.ROTATE),
+    ):
+        known = [number for number, text in enumerate(trace.strings) if text in functions]
+        rows = trace.rows(event)
+        actions[rows[np.isin(trace.fields[rows, FIELDS[event]["function"]], known)]] = action
+    return actions
+
+
+def _indices(
+    mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]
+) -> npt.NDArray[np.uint32]:
+    """Row of each page; events of pages outside memory are left out."""
+    indices = np.full(len(trace), NONE, np.uint32)
+    pfns = trace.fields[:, 0]
+    paged = np.flatnonzero(np.isin(actions, PAGED) & (pfns >= 0))
+    starts, ends = mem.pfns.starts, mem.pfns.ends
+    segment = np.searchsorted(starts, pfns[paged], side="right") - 1
+    outside = (segment < 0) | (pfns[paged] >= ends[segment])
+    for row in paged[outside].tolist():
+        problems.append(Problem(int(trace.line[row]), f"pfn {int(pfns[row]):#x} is outside memory"))
+    actions[paged[outside]] = -1
+    inside = paged[~outside]
+    indices[inside] = mem.pfns.index(pfns[inside])
+    searched = np.flatnonzero(actions == Action.SEARCH)
+    if searched.size:
+        indices[searched] = mem.pfns.index(
+            trace.fields[searched, FIELDS[Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES]["end"]]
+        )
+    null = np.flatnonzero(np.isin(actions, PAGED[1:]) & (pfns < 0))
+    for row in null.tolist():
+        problems.append(Problem(int(trace.line[row]), "a page that is NULL is freed"))
+    actions[null] = -1
+    return indices
+
+
+def _drop_orders(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]) -> None:
+    """Leave out events of orders that this kernel has not, or of pages that are not aligned to their order."""
+    paged = np.flatnonzero(np.isin(actions, ORDERED))
+    orders = trace.fields[paged, 1]
+    pfns = trace.fields[paged, 0]
+    top = mem.geometry.max_page_order
+    wrong = (orders < 0) | (orders > top)
+    crooked = ~wrong & (pfns >= 0) & (pfns & ((1 << np.clip(orders, 0, top)) - 1) != 0)
+    for row, order in zip(paged[wrong].tolist(), orders[wrong].tolist(), strict=True):
+        problems.append(Problem(int(trace.line[row]), f"order {order}; 0 to {top} are possible"))
+    for row in paged[crooked].tolist():
+        problems.append(
+            Problem(int(trace.line[row]), f"pfn {int(trace.fields[row, 0]):#x} is no multiple of its order")
+        )
+    actions[paged[wrong | crooked]] = -1
+
+
+def _tell_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]) -> None:
+    """Which frees are of a batch, and which found the per-CPU lists locked: what next befalls the page says it."""
+    first = int(mem.pfns.starts[0])
+    last = np.zeros(int(mem.pfns.ends[-1]) - first, np.int64)
+    softirq = trace.context != Context.TASK
+    whole = bool(np.any(trace.event == Event.PCP_ADD))
+    thp_order = int(mem.state.params.pcp_thp_order)
+    tell_frees(Frees(trace.event, trace.fields, softirq, last, first, thp_order, whole), actions)
+    alone = np.flatnonzero(actions == ORPHAN)
+    for row in alone.tolist():
+        problems.append(Problem(int(trace.line[row]), "an mm_page_free_batched without its mm_page_free"))
+    actions[alone] = -1
+
+
+def _requests(
+    mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], node: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64], npt.NDArray[np.uint32], list[str]]:
+    """Each kind of request (order and gfp flags) once: what kernels take, their zonelists, and the kind of each row."""
+    rows = np.flatnonzero(actions == Action.ALLOC)
+    columns = FIELDS[Event.MM_PAGE_ALLOC]
+    orders, texts_of_row = trace.fields[rows, columns["order"]], trace.fields[rows, columns["gfp_flags"]]
+    _, first, inverse = np.unique(orders * len(trace.strings) + texts_of_row, return_index=True, return_inverse=True)
+    kinds = np.stack([orders[first], texts_of_row[first]], axis=1)
+    table = np.zeros(len(kinds), request_dtype)
+    zonelists: list[int] = []
+    texts = []
+    for number, (order, text) in enumerate(kinds.tolist()):
+        try:
+            gfp = parse_gfp(trace.strings[text])
+        except InputError as error:
+            raise InputError(f"{trace.source}:{int(trace.line[rows[first[number]]])}: {error}") from None
+        zones = mem.zonelist(node, highest_zone(mem.geometry, gfp), this_node=gfp.thisnode).tolist()
+        request = request_of(mem, gfp, order, node, joins_lru(gfp))
+        table[number] = (*request, len(zonelists), len(zonelists) + len(zones))
+        zonelists += zones
+        texts.append(trace.strings[text])
+    request_of_row = np.zeros(len(trace), np.uint32)
+    request_of_row[rows] = inverse.reshape(-1)
+    return table, np.array(zonelists, np.uint64), request_of_row, texts
+
+
+def _steps(
+    trace: Trace,
+    actions: npt.NDArray[np.int8],
+    indices: npt.NDArray[np.uint32],
+    requests: npt.NDArray[np.uint32],
+    before: dict[Action, npt.NDArray[np.int64]],
+) -> npt.NDArray[Any]:
+    """Rows with something to do; before them what goes first: the end of a run of kswapd, samples, an idle CPU."""
+    first = int(np.argmax(actions >= 0)) if np.any(actions >= 0) else len(trace)
+    acted = np.flatnonzero(actions >= 0)
+    paused = np.flatnonzero(np.diff(trace.time_ns, prepend=trace.time_ns[:1]) > PAUSE_NS)
+    idle = np.union1d(np.flatnonzero(trace.pid == 0), paused)
+    idle = idle[idle >= first]
+    parts = [(action, rows[(rows >= first) & (rows < len(trace))]) for action, rows in before.items()]
+    parts.append((Action.IDLE, idle))
+    rows = np.concatenate([*(part for _, part in parts), acted])
+    sizes = [part.size for _, part in parts]
+    rank = np.repeat(np.arange(len(parts) + 1), [*sizes, acted.size])
+    order = np.lexsort((rank, rows))
+    kinds = np.concatenate([*(np.full(part.size, action) for action, part in parts), actions[acted]])
+    steps = np.zeros(rows.size, step_dtype)
+    steps["row"], steps["action"] = rows[order], kinds[order]
+    rows = rows[order]
+    orders = trace.fields[rows, 1]
+    steps["order"] = np.where((orders >= 0) & (orders < NR_ORDERS), orders, 0)
+    steps["index"], steps["request"] = indices[rows], requests[rows]
+    searched = steps["action"] == Action.SEARCH
+    columns = FIELDS[Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES]
+    steps["order"][searched] = trace.fields[rows[searched], columns["nr_taken"]] > 0
+    steps["pid"], steps["cpu"] = trace.pid[rows], trace.cpu[rows]
+    steps["softirq"] = trace.context[rows] != Context.TASK
+    return steps

@@ -1,0 +1,160 @@
+"""mm.replay(): start state, hidden numbers, and the run."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from memmodel.geometry import Geometry
+from memmodel.memory import PhysicalMemory
+from memmodel.replaying.comparing import compare_buddyinfo
+from memmodel.replaying.plan import Plan, make_plan
+from memmodel.replaying.report import Report
+from memmodel.replaying.run import Run
+from memmodel.replaying.start import Start, end_row, read_start
+from memmodel.sources.ftrace import Trace, read_trace
+from memmodel.sources.reading import PathLike
+from memmodel.sources.records import FreeLists, Snapshot
+from memmodel.sources.snapshot import read_snapshot
+from memmodel.state.layout import Kind, MigrateType, PageFlag
+
+__all__ = ["Hidden", "begin", "find_hidden", "replay"]
+
+ALLOC_FACTORS = range(6)  # 0 to CONFIG_PCP_BATCH_SCALE_MAX
+
+
+def replay(
+    trace: Trace | PathLike,
+    start: PhysicalMemory | Snapshot | PathLike,
+    *,
+    end: Snapshot | PathLike | None = None,
+    kernel: str | None = None,
+    geometry: Geometry | None = None,
+    node: int = 0,
+) -> Report:
+    """Predict every allocation of a recorded trace from its request and the model's own state.
+
+    Parameters
+    ----------
+    trace
+        ftrace text, or what `read_trace` made of it.
+    start
+        The state at which the trace begins: a dump of the free lists (its first label; the later ones are compared
+        where the trace says that they were taken), a snapshot, or a memory, which is not changed.
+    end
+        A snapshot whose buddyinfo is compared where the trace says that it was taken ("snap LABEL begin", LABEL the
+        name of its folder), else at the end.
+    kernel
+        Its name, for the rules; the default kernel's if neither this nor `geometry` is given.
+    geometry
+        Of the kernel, in place of `kernel`.
+    node
+        Node of the CPUs that make requests.
+
+    Returns
+    -------
+    Counts, what was given and inferred, each wrong prediction with its line, dumps compared.
+
+    Raises
+    ------
+    InputError
+        If a file is not what it should be, or the trace has no event of the kmem group.
+    """
+    if not isinstance(trace, Trace):
+        trace = read_trace(trace)
+    base = read_start(start, trace, kernel, geometry)
+    plan = make_plan(base.memory, trace, base.first_row, node, last_row=end_row(trace, end))
+    hidden = find_hidden(base, trace, plan, node)
+    run = begin(base, trace, plan, hidden, node)
+    report = run.run()
+    if end is not None:
+        report.end = compare_buddyinfo(run.mem, end if isinstance(end, Snapshot) else read_snapshot(end))
+    report.not_claimed = _not_claimed(base, trace, report, len(run.dumps))
+    return report
+
+
+def _not_claimed(base: Start, trace: Trace, report: Report, n_dumps_left: int) -> list[str]:
+    """What the report cannot, or can no longer, claim."""
+    texts = []
+    if trace.overwritten:
+        texts.append(f"{trace.source}: {trace.overwritten} events were overwritten before the first line")
+    for gap in trace.lost:
+        what = "events" if gap.n_events is None else f"{gap.n_events} events"
+        texts.append(f"{trace.source}:{gap.line}: {what} of CPU {gap.cpu} are lost: what follows rests on a guess")
+    if trace.truncated is not None:
+        texts.append(f"{trace.source}:{trace.truncated}: the line is cut: the trace says nothing from here on")
+    if report.problems:
+        texts.append(f"{trace.source}:{report.problems[0].line}: events left out, the first of {len(report.problems)}")
+    if n_dumps_left:
+        texts.append(f"{n_dumps_left} later states of the dump are not compared: the trace has no mark of them")
+    texts += [text for text in base.memory.assumed if not text.startswith("rules of kernel")]
+    if report.mismatches:
+        first = report.mismatches[0].line
+        texts.append(f"{trace.source}:{first}: the first wrong prediction: what follows is put in step")
+    return texts
+
+
+class Hidden(NamedTuple):
+    """What no file tells of the start; the first values with which nothing differs are taken.
+
+    If there are none, those that get furthest. Both are forgotten within a few operations, and often any value fits.
+    """
+
+    alloc_factor: int
+    folded: bool
+    """Whether the CPUs' counter differences were folded right after the dump."""
+
+
+def find_hidden(base: Start, trace: Trace, plan: Plan, node: int) -> Hidden:
+    """The first hidden numbers with which nothing differs, or those that get furthest."""
+    furthest: tuple[int, Hidden] | None = None
+    for hidden in (Hidden(factor, folded) for folded in (True, False) for factor in ALLOC_FACTORS):
+        report = begin(base, trace, plan, hidden, node).run(stop_at_first=True)
+        if not report.differs:
+            return hidden
+        if furthest is None or report.n_steps > furthest[0]:
+            furthest = report.n_steps, hidden
+    assert furthest is not None
+    return furthest[1]
+
+
+def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log: bool = False) -> Run:
+    """A replay at its beginning, on a memory of its own."""
+    mem = base.memory.copy()
+    pcp, inferred = mem.state.pcp, Counter[str]()
+    pcp["alloc_factor"] = np.where(pcp["high"] > 0, hidden.alloc_factor, 0)  # a set that was never used has 0
+    inferred["alloc_factor of the per-CPU sets at the start"] = 1
+    if base.dumps and not hidden.folded:
+        _unfold(mem, base.dumps[0])
+    inferred["counter differences at the start"] = 1
+    inferred["zone flags at the start"] = int(mem.state.zones.size)
+    if _assume_lru(mem):
+        inferred["LRU state at the start"] = 1
+    run = Run(mem, trace, plan, base.dumps[1:], node, log)
+    run.report.inferred.update(inferred)
+    run.report.files = {**mem.files, trace.source: trace.sha256}
+    return run
+
+
+def _unfold(mem: PhysicalMemory, dump: FreeLists) -> None:
+    """The counters as dumped; what the lists have beyond them is the first CPU's difference."""
+    for lists in dump.zones:
+        zone = int(mem.state.pages["zone"][mem.index(lists.start_pfn)])
+        record, pcp = mem.state.zones[zone], mem.state.pcp[zone * mem.cpus]
+        for name, difference, real in (
+            ("free_pages", "free_diff", lists.free_pages),
+            ("free_cma", "cma_diff", lists.free_cma_pages),
+        ):
+            if real is not None:
+                pcp[difference] = int(record[name]) - real
+                record[name] = real
+
+
+def _assume_lru(mem: PhysicalMemory) -> bool:
+    """Pages of which no file says what they are: those in pageblocks for movable pages are on an LRU list."""
+    state = mem.state
+    rows = np.flatnonzero(state.pages["state"][: int(state.params.n_pages)] >> 4 == Kind.UNKNOWN)
+    types = state.blocks["migratetype"][rows >> int(state.params.pageblock_order)]
+    movable = rows[np.isin(types, (MigrateType.MOVABLE, MigrateType.CMA))]
+    state.pages["pg_flags"][movable] |= np.uint8(PageFlag.LRU)
+    return bool(rows.size)

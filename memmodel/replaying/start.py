@@ -1,0 +1,102 @@
+"""Where a replay begins: the memory, the dumps to compare, the place in the trace."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace as with_fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from memmodel.errors import InputError
+from memmodel.geometry import Geometry
+from memmodel.memory import PhysicalMemory
+from memmodel.sources.freelists import read_free_lists
+from memmodel.sources.ftrace import Event, Trace
+from memmodel.sources.reading import PathLike
+from memmodel.sources.records import FreeLists, Snapshot
+from memmodel.sources.snapshot import read_snapshot
+from memmodel.state.from_placement import geometry_of
+from memmodel.state.placement import place
+
+__all__ = ["Start", "end_row", "read_start"]
+
+
+class Start(NamedTuple):
+    """Where a replay begins."""
+
+    memory: PhysicalMemory
+    dumps: list[FreeLists]
+    """Of the free lists; the first is the memory."""
+    first_row: int
+    """Of the trace: what comes after the dump was taken."""
+
+
+def read_start(
+    start: PhysicalMemory | Snapshot | PathLike, trace: Trace, kernel: str | None, geometry: Geometry | None
+) -> Start:
+    """The memory to begin with, and the row behind the mark of its dump.
+
+    Raises
+    ------
+    InputError
+        If the trace has no event of the kmem group, or the start is no state.
+    """
+    if not np.any(np.isin(trace.event, [Event.MM_PAGE_ALLOC, Event.MM_PAGE_FREE])):
+        raise InputError(f"{trace.source}: no mm_page_alloc or mm_page_free event; the group kmem must be traced")
+    memory, dumps = _memory(start, kernel, geometry)
+    label = "" if isinstance(start, (PhysicalMemory, Snapshot)) else Path(start).name
+    return Start(memory, dumps, _first_row(trace, dumps, label))
+
+
+def _memory(
+    start: PhysicalMemory | Snapshot | PathLike, kernel: str | None, geometry: Geometry | None
+) -> tuple[PhysicalMemory, list[FreeLists]]:
+    if isinstance(start, PhysicalMemory):
+        return start, []
+    dumps: list[FreeLists] = []
+    if not isinstance(start, Snapshot):
+        start, dumps = _read_start(start)
+    elif start.free_lists is not None:
+        dumps = [start.free_lists]
+    if geometry is None and kernel is not None:
+        geometry = geometry_of(place(start).free_lists).replace(kernel=kernel)
+    return PhysicalMemory.from_snapshot(start, geometry), dumps
+
+
+def _read_start(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
+    """A snapshot folder, or a dump; the /proc files of its first label are read where they lie beside it."""
+    if os.path.isdir(path):
+        snapshot = read_snapshot(path)
+        return snapshot, [] if snapshot.free_lists is None else [snapshot.free_lists]
+    dumps = list(read_free_lists(path))
+    beside = Path(path).parent / "snap" / dumps[0].label
+    if not beside.is_dir():
+        return with_fields(read_snapshot(path, label=dumps[0].label)), dumps
+    dump, files = read_snapshot(path, label=dumps[0].label), read_snapshot(beside)
+    return with_fields(files, free_lists=dump.free_lists, files={**dump.files, **files.files}), dumps
+
+
+def _first_row(trace: Trace, dumps: Sequence[FreeLists], label: str) -> int:
+    """The row behind the mark of the start's dump, or of its folder; 0 if the trace has none."""
+    if dumps:
+        for row in trace.rows(Event.DUMP_BEGIN).tolist():
+            if trace.values(row)["label"] == dumps[0].label:
+                return int(row) + 1
+    return _mark(trace, f"snap {label} end") + 1
+
+
+def end_row(trace: Trace, end: Snapshot | PathLike | None) -> int | None:
+    """The row of the mark that the end snapshot begins to be read, if the trace has it."""
+    if end is None or isinstance(end, Snapshot):
+        return None
+    row = _mark(trace, f"snap {Path(end).name} begin")
+    return None if row < 0 else row
+
+
+def _mark(trace: Trace, text: str) -> int:
+    """Row of the first mark with this text, or -1."""
+    for row in trace.rows(Event.TRACING_MARK_WRITE).tolist():
+        if str(trace.values(row)["text"]).strip() == text:
+            return int(row)
+    return -1
