@@ -116,7 +116,12 @@ class _SignatureFiles:
             return None
         digest, data = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
         # A file cut short or damaged is compiled again; unpickled it could raise anything.
-        return pickle.loads(data) if hashlib.sha256(data).digest() == digest else None
+        if hashlib.sha256(data).digest() != digest:
+            return None
+        try:
+            return pickle.loads(data)
+        except (AttributeError, ImportError):  # code of a module that this process cannot import
+            return None
 
     def save(self, key: Any, data: Any) -> None:
         path = self._path(key)

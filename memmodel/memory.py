@@ -229,7 +229,7 @@ class PhysicalMemory(Machine):
         return digest.hexdigest()
 
     def vmstat(self) -> dict[str, int]:
-        """Counters by their names in /proc/vmstat, pages: pgalloc_<zone> and pgfree so far."""
+        """Counters by their names in /proc/vmstat, so far; kswapd_woken is the model's own."""
         return {counter.name.lower(): int(self.state.vmstat[counter]) for counter in Vmstat}
 
     def zone_name(self, zone: int) -> str:

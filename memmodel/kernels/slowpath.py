@@ -43,12 +43,14 @@ def attempt(mem: Memory, zonelist: Any, cpu: U, request: Request, flags: U) -> I
 
 @kernel
 def adopt(mem: Memory, index: U, cpu: U, request: Request) -> I:
-    """The handle of a block that compaction captured; -1 if it is not a used block of the request's order.
+    """The handle of a block that compaction captured; -1 if it is no used block of the request's order, or has one.
 
     Captured pages never went through rmqueue(), and pgalloc does not count them.
     """
     page = mem.pages[index]
-    if page.state != USED | request.order:
+    slot = np.uint64(page.next)
+    has_handle = slot < mem.slots[1] and mem.folios[slot].index == index
+    if page.state != USED | request.order or has_handle:
         return NO_FOLIO
     page.refcount = ONE
     return become_folio(mem, index, cpu, request)

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import allocate as kernels
 from memmodel.kernels import folios as folio_kernels
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.mechanisms.request import DEFAULT_GFP, highest_zone, joins_lru, request_of
-from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, SlowPath, Steps
+from memmodel.mechanisms.slowpath import SlowPath
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 

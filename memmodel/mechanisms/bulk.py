@@ -6,8 +6,8 @@ from memmodel.errors import one_of
 from memmodel.kernels import bulk as kernels
 from memmodel.kernels.slowpath import watermark_test
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Rows, Steps
 from memmodel.mechanisms.request import DEFAULT_GFP, highest_zone, joins_lru, request_of
-from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, Rows, Steps
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import Alloc, Wmark
 from memmodel.state.machine import Handles, Machine

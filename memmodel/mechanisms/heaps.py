@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.mechanisms.buddy import Asked, allocate, free_pages
-from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
@@ -101,8 +101,7 @@ def dmabuf_free(mem: Machine, buffer: DmaBuf, *, cpu: int = 0) -> None:
 
 def gfp_of(mem: Machine, order: int) -> Gfp:
     """Flags of the heap's requests. 6.1 still let order 4 reclaim and compact, and made compound pages of all."""
-    # Read in 6.1 and in 6.12, as the size of LRU batches was.
-    old = "lru_batch_31" not in mem.geometry.features
+    old = "dmabuf_order_4_light" not in mem.geometry.features
     if order == ORDERS[0] or (order and not old):
         return parse_gfp(LARGE)
     text = SINGLE + "|__GFP_COMP" * old + "|__GFP_NOWARN" * (order > 0)

@@ -4,7 +4,7 @@ import numpy as np
 
 from memmodel.errors import GeometryError, InputError, one_of
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
-from memmodel.mechanisms.slowpath import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import Vmstat
 from memmodel.state.machine import Handles, Machine

@@ -10,7 +10,7 @@ from memmodel.kernels import slowpath as kernels
 from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.reclaiming import pick_folios
 from memmodel.mechanisms.buddy import as_handles, free_pages, whole_number
-from memmodel.mechanisms.slowpath import (
+from memmodel.mechanisms.policies import (
     SWAP_CLUSTER_MAX,
     ReclaimPolicy,
     ReclaimRequest,

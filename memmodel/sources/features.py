@@ -78,6 +78,11 @@ FEATURES: Mapping[str, Feature] = {
         "watermarks leave out the free pages of that reserve, not all of it",
         unsure=((6, 2, 0), (6, 12, 0)),
     ),
+    "dmabuf_order_4_light": Feature(
+        (6, 12, 0),
+        "the dma-buf system heap asks for order 4 without reclaim, and makes no compound pages of single ones",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
     "boost_needs_kswapd": Feature(
         (6, 12, 0),
         "only requests with __GFP_KSWAPD_RECLAIM wake kswapd for a boosted zone",

@@ -13,8 +13,8 @@ from memmodel.kernels.buddy import USED, take_smallest
 from memmodel.kernels.freelist import HYGIENE, ONE, account
 from memmodel.kernels.page_alloc import reserve_highatomic, unreserve_highatomic
 from memmodel.kernels.pcp import drain_all_pages
+from memmodel.mechanisms.policies import CompactPriority, CompactRequest, CompactResult, ReclaimRequest
 from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
-from memmodel.mechanisms.slowpath import CompactPriority, CompactRequest, CompactResult, ReclaimRequest
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import NONE, Alloc
 

@@ -1,0 +1,147 @@
+"""Reclaim and compaction as steps to plug in: what they are asked, and what they answer."""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError
+from memmodel.sources.gfp import Gfp
+from memmodel.state.layout import Alloc, ZoneType
+from memmodel.state.machine import Machine
+
+__all__ = [
+    "SWAP_CLUSTER_MAX",
+    "CompactPolicy",
+    "CompactPriority",
+    "CompactRequest",
+    "CompactResult",
+    "Compaction",
+    "ReclaimPolicy",
+    "ReclaimRequest",
+    "Rows",
+    "Steps",
+    "ask_compact",
+    "ask_reclaim",
+    "compact_gap",
+    "free_snapshot",
+]
+
+SWAP_CLUSTER_MAX = 32
+
+Rows = npt.NDArray[np.uint64]
+
+
+class CompactResult(IntEnum):
+    """enum compact_result, as far as a request sees it (include/linux/compaction.h)."""
+
+    SKIPPED = 1
+    DEFERRED = 2
+    NO_SUITABLE_PAGE = 3
+    COMPLETE = 5
+    PARTIAL_SKIPPED = 6
+    CONTENDED = 7
+    SUCCESS = 8
+
+
+class CompactPriority(IntEnum):
+    """enum compact_priority: the lower, the harder compaction tries."""
+
+    SYNC_FULL = 0
+    SYNC_LIGHT = 1
+    ASYNC = 2
+
+
+class ReclaimRequest(NamedTuple):
+    """What a reclaim policy is asked for."""
+
+    zones: Rows
+    """Rows of the zones that pages are wanted in, the preferred one first."""
+    order: int
+    gfp: Gfp
+    cpu: int
+    n_pages: int
+    """Pages wanted; reclaim works in batches, and may free more."""
+
+
+class CompactRequest(NamedTuple):
+    """What a compaction policy is asked for."""
+
+    zones: Rows
+    """Rows of the zones to compact, the preferred one first."""
+    order: int
+    gfp: Gfp
+    cpu: int
+    migratetype: int
+    priority: CompactPriority
+    alloc_flags: Alloc
+    """Of the attempt that follows: with its watermark."""
+    highest: ZoneType
+
+
+class Compaction(NamedTuple):
+    """What a compaction policy answers."""
+
+    result: CompactResult
+    captured: int | None = None
+    """Row of a block that it took for the request: used, of the request's order, and without a handle."""
+
+
+ReclaimPolicy = Callable[[Machine, ReclaimRequest], int]
+"""Frees pages through `free_pages`, and says how many."""
+
+CompactPolicy = Callable[[Machine, CompactRequest], Compaction]
+"""Makes a free block, or says why not."""
+
+
+class Steps(NamedTuple):
+    """What a request may do when no zone has a page for it."""
+
+    reclaim: ReclaimPolicy | None = None
+    """None finds nothing to reclaim."""
+    compact: CompactPolicy | None = None
+    """None is a kernel without CONFIG_COMPACTION."""
+    trace: list[str] | None = None
+    """Gets the names of the steps, and how each request ended."""
+
+
+def compact_gap(mem: Machine, order: int) -> int:
+    """Free pages that a compaction needs as targets, beyond the watermark (compact_gap)."""
+    gap = 2 << order
+    return min(gap, 32) if "compact_gap_capped" in mem.geometry.features else gap
+
+
+def free_snapshot(mem: Machine, zone: int) -> int:
+    """NR_FREE_PAGES with the CPUs' differences (zone_page_state_snapshot)."""
+    differences = mem.state.pcp["free_diff"][zone * mem.cpus : (zone + 1) * mem.cpus]
+    return max(int(mem.state.zones["free_pages"][zone]) + int(differences.sum()), 0)
+
+
+def ask_reclaim(mem: Machine, policy: ReclaimPolicy, request: ReclaimRequest) -> int:
+    """Pages that the policy says it freed.
+
+    Raises
+    ------
+    InputError
+        If it does not say a number of pages.
+    """
+    freed = policy(mem, request)
+    if isinstance(freed, bool) or not isinstance(freed, int | np.integer) or freed < 0:
+        raise InputError(f"a reclaim policy says how many pages it freed, not {freed!r}")
+    return int(freed)
+
+
+def ask_compact(mem: Machine, policy: CompactPolicy, request: CompactRequest) -> Compaction:
+    """What the policy answers.
+
+    Raises
+    ------
+    InputError
+        If that is no `Compaction`.
+    """
+    answer = policy(mem, request)
+    if not isinstance(answer, Compaction) or not isinstance(answer.result, CompactResult):
+        raise InputError(f"a compaction policy answers a Compaction, not {answer!r}")
+    return answer
