@@ -184,4 +184,74 @@ _SNAPSHOT = (
     ),
 )
 
-VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT)
+_FRAGMENTATION = (
+    Variable("pageblock_order", "float64", "1", "pageblock order", "Order of a pageblock, as the limit leaves it."),
+    Variable("free_pages", "float64", "1", "free pages", "Pages on the free lists of the machine."),
+    Variable("pcp_pages", "float64", "1", "pages on per-CPU lists", "Free pages that no index counts."),
+    *(
+        Variable(
+            f"free_pages_{name}", "float64", "1", f"free {name} pages", f"Pages of the zone on lists of type {name}."
+        )
+        for name in ("unmovable", "movable", "reclaimable")
+    ),
+    *(
+        Variable(
+            f"free_pages_{name}_at_order",
+            "float64",
+            "1",
+            f"free {name} pages of the order",
+            f"Pages of the zone in free blocks of type {name} and of just this order.",
+        )
+        for name in ("unmovable", "movable", "reclaimable")
+    ),
+    Variable(
+        "unusable_free_index",
+        "float64",
+        "1e-3",
+        "unusable free space index",
+        "Share of the zone's free memory that is in blocks too small for a request of this order, in thousandths.",
+    ),
+    Variable(
+        "fragmentation_index",
+        "float64",
+        "1e-3",
+        "fragmentation index",
+        "Would a failure at this order be for want of memory (towards 0) or for fragmentation (towards 1000); "
+        "-1000: it would not fail.",
+    ),
+    Variable(
+        "extfrag_for_order",
+        "float64",
+        "percent",
+        "external fragmentation",
+        "Share of the zone's free memory that is in blocks below this order.",
+    ),
+    Variable(
+        "fragmentation_score_node",
+        "float64",
+        "percent",
+        "fragmentation score of the node",
+        "Proactive compaction of the node starts when this is above its high mark, 90 by default.",
+    ),
+    *(
+        Variable(f"n_pageblocks_{name}", "float64", "1", f"{name} pageblocks", f"Pageblocks {doc}.")
+        for name, doc in (
+            ("free", "in which nothing is used"),
+            ("movable", "in which all that is used is on LRU lists"),
+            ("unmovable", "in which nothing that is used is on an LRU list"),
+            ("mixed", "in which used pages of both sorts lie"),
+        )
+    ),
+    Variable(
+        "thp_success_share",
+        "float64",
+        "1",
+        "share of THPs that came",
+        "Share of the THP requests at the end that succeeded without compaction.",
+    ),
+    Variable("n_requests", "float64", "1", "requests", "Requests of the load, failed ones among them."),
+    Variable("n_requests_failed", "float64", "1", "failed requests", "Requests of the load that found no page."),
+    Variable("settled", "float64", "1", "level reached", "1 where every workload of the mix was at its level last."),
+)
+
+VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION)

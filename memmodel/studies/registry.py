@@ -23,6 +23,7 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 
 STUDIES: dict[str, str] = {
     "folio_copy": "memmodel.studies.folio_copy",
+    "fragmentation": "memmodel.studies.fragmentation",
 }
 """Module of each study; its ``STUDY`` is loaded when asked for."""
 

@@ -1,1 +1,1 @@
-"""Seeded generators of requests, compiled."""
+"""Seeded generators of requests and frees, compiled, and fragmenters made of them."""

@@ -1,0 +1,57 @@
+"""Pageblocks by what is in use in them."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.jit import kernel
+from memmodel.kernels.freelist import ONE, ORDER_BITS
+from memmodel.state.layout import Kind, Memory, PageFlag
+
+__all__ = ["PageblockUse", "pageblock_use"]
+
+USED, KIND_BITS = np.uint64(Kind.USED << 4), np.uint64(0xF0)
+HOLE, RESERVED = np.uint64(Kind.HOLE << 4), np.uint64(Kind.RESERVED << 4)
+ON_LRU = np.uint64(PageFlag.LRU | PageFlag.LRU_BATCH | PageFlag.LRU_ISOLATED)
+HAS_PAGES, HAS_MOVABLE, HAS_UNMOVABLE = 1, 2, 4
+
+
+class PageblockUse(NamedTuple):
+    """How many pageblocks hold what."""
+
+    free: int
+    """Nothing in use."""
+    movable: int
+    """Pages on LRU lists, or on their way there: all that is used can be moved."""
+    unmovable: int
+    """Other pages in use."""
+    mixed: int
+    """Both: they count as movable or not, and lose either way."""
+
+
+@kernel
+def _walk_blocks(mem: Memory, seen: npt.NDArray[np.uint8]) -> None:
+    """What each pageblock holds, as HAS_ bits."""
+    index = np.uint64(0)
+    while index < mem.params.n_pages:
+        page = mem.pages[index]
+        state, order = np.uint64(page.state), np.uint64(page.state) & ORDER_BITS
+        kind = state & KIND_BITS
+        bits = 0 if kind == HOLE or kind == RESERVED else HAS_PAGES
+        if kind == USED:
+            bits |= HAS_MOVABLE if np.uint64(page.pg_flags) & ON_LRU else HAS_UNMOVABLE
+        end = index + (ONE << order)
+        for block in range(index >> mem.params.pageblock_order, ((end - ONE) >> mem.params.pageblock_order) + ONE):
+            seen[block] |= bits
+        index = end
+
+
+def pageblock_use(mem: Memory) -> PageblockUse:
+    """Pageblocks by what is in use in them; those without any memory do not count."""
+    seen = np.zeros(mem.blocks.size, np.uint8)
+    _walk_blocks(mem, seen)
+    counts = np.bincount(seen, minlength=8)
+    free, movable = int(counts[HAS_PAGES]), int(counts[HAS_PAGES | HAS_MOVABLE])
+    unmovable = int(counts[HAS_PAGES | HAS_UNMOVABLE])
+    return PageblockUse(free, movable, unmovable, int(counts[HAS_PAGES | HAS_MOVABLE | HAS_UNMOVABLE]))
