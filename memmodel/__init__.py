@@ -18,11 +18,28 @@ if TYPE_CHECKING:
     from memmodel.errors import GeometryError, InputError, InvariantError, MemmodelError
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
+    from memmodel.mechanisms.bulk import alloc_pages_bulk
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
+    from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
+    from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
+    from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.percpu import drain_all_pages, vmstat_update
     from memmodel.mechanisms.poisoning import FailureWork, inject_poison, run_memory_failure_work
+    from memmodel.mechanisms.policies import (
+        Compaction,
+        CompactPriority,
+        CompactRequest,
+        CompactResult,
+        ReclaimRequest,
+    )
     from memmodel.memory import PhysicalMemory, load
+    from memmodel.replaying.replay import replay
+    from memmodel.replaying.what_if import what_if
+    from memmodel.sources.ftrace import read_trace
     from memmodel.sources.snapshot import read_snapshot
     from memmodel.studies.sweep import rerun, run_study, sweep
+    from memmodel.workloads.fragment import FragmentOutcome, fragment
+    from memmodel.workloads.run import WorkloadOutcome, run_workload
 
 __version__ = "0.1.0"
 
@@ -30,35 +47,72 @@ _HOME = {
     "memmodel.errors": ("GeometryError", "InputError", "InvariantError", "MemmodelError"),
     "memmodel.geometry": ("Geometry",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
+    "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
+    "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
+    "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
+    "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.percpu": ("drain_all_pages", "vmstat_update"),
     "memmodel.mechanisms.poisoning": ("FailureWork", "inject_poison", "run_memory_failure_work"),
+    "memmodel.mechanisms.policies": (
+        *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
+    ),
     "memmodel.memory": ("PhysicalMemory", "load"),
+    "memmodel.replaying.replay": ("replay",),
+    "memmodel.replaying.what_if": ("what_if",),
+    "memmodel.sources.ftrace": ("read_trace",),
     "memmodel.sources.snapshot": ("read_snapshot",),
     "memmodel.studies.sweep": ("rerun", "run_study", "sweep"),
+    "memmodel.workloads.fragment": ("FragmentOutcome", "fragment"),
+    "memmodel.workloads.run": ("WorkloadOutcome", "run_workload"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "CompactPriority",
+    "CompactRequest",
+    "CompactResult",
+    "Compaction",
     "CopyOutcome",
+    "DmaBuf",
     "FailureWork",
+    "FragmentOutcome",
     "Geometry",
     "GeometryError",
     "InputError",
     "InvariantError",
+    "KswapdRun",
+    "LeastRecentlyAllocated",
     "MemmodelError",
     "PhysicalMemory",
+    "ReclaimRequest",
+    "WorkloadOutcome",
     "__version__",
+    "alloc_hugetlb",
     "alloc_pages",
+    "alloc_pages_bulk",
     "copy_mc_highpages",
+    "dmabuf_alloc",
+    "dmabuf_free",
+    "drain_all_pages",
+    "fault_thp",
     "folio_mc_copy",
+    "fragment",
     "free_pages",
     "inject_poison",
     "load",
     "read_snapshot",
+    "read_trace",
+    "replay",
     "rerun",
+    "run_kswapd",
     "run_memory_failure_work",
     "run_study",
+    "run_workload",
     "sweep",
+    "thp_gfp",
+    "vmstat_update",
+    "what_if",
 ]
 
 

@@ -15,6 +15,7 @@ from memmodel.mechanisms.buddy import alloc_pages, free_pages
 from memmodel.mechanisms.copying import folio_mc_copy
 from memmodel.mechanisms.poisoning import inject_poison, run_memory_failure_work
 from memmodel.memory import PhysicalMemory
+from memmodel.replaying.replay import replay
 from memmodel.sources.freelists import read_free_lists
 from memmodel.sources.pagetypeinfo import format_pagetypeinfo
 from memmodel.sources.procfs import format_buddyinfo
@@ -27,6 +28,15 @@ from memmodel.units import format_bytes
 __all__ = ["Check", "run_checks"]
 
 LAW_STEPS = 400
+REPLAYS = {
+    "R1-612gt": "6.12.117",
+    "R1auto-612gt": "6.12.117",
+    "R1cma-612gt": "6.12.117",
+    "R1-73gt": "7.3",
+    "R1cma-73gt": "7.3",
+    "R5-73gt-pb7": "7.3",
+}
+STOCK_REPLAYS = {"R1-612-stock": ("6.12.117", "t00", 45.0)}
 _ZONE = re.compile(r"Node +(\d+), zone +([^\s,]+)")
 
 
@@ -61,7 +71,41 @@ def run_checks(records: str | Path | None = None) -> list[dict[str, Any]]:
     checks = [*_copy_table(), *_cma_tables(), *_laws()]
     if records is not None:
         checks += [*_dumped_states(Path(records)), _snapshot_states(Path(records))]
+        checks += [*_replays(Path(records)), *_stock_replays(Path(records))]
     return [asdict(check) for check in checks]
+
+
+def _replays(records: Path) -> Iterator[Check]:
+    """Traces of instrumented kernels, from a dump of the free lists on."""
+    for name, kernel in REPLAYS.items():
+        folder = records / name
+        if not folder.is_dir():
+            continue
+        report = replay(folder / "trace.txt.xz", folder / "gt_snap.txt.xz", kernel=kernel)
+        equal = sum(snapshot.equal for snapshot in report.snapshots)
+        n = report.allocations + report.failed_allocations
+        got = f"{report.pfn_mismatches} of {n} wrong, {equal} of {len(report.snapshots)} states equal"
+        off = report.pfn_mismatches + len(report.snapshots) - equal
+        source = f"Linux {kernel}, every allocation and every state of the lists"
+        yield Check(f"replay, {name}", source, f"0 of {n} wrong, all states equal", got, off, 0, off == 0)
+
+
+def _stock_replays(records: Path) -> Iterator[Check]:
+    """A trace of a distribution's kernel: the order of its lists, and what compaction isolates, is not known."""
+    for name, (kernel, start, known_percent) in STOCK_REPLAYS.items():
+        folder = records / name
+        if not folder.is_dir():
+            continue
+        report = replay(folder / "trace.txt.xz", folder / "snap" / start, kernel=kernel)
+        n = report.allocations + report.failed_allocations
+        percent = 100 * report.pfn_mismatches / n
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.n_mismatches.most_common(3))
+        source = f"Linux {kernel}, standard events alone"
+        got = f"{percent:.1f} % wrong: {kinds}"
+        expected = f"known gap: up to {known_percent} %"
+        yield Check(
+            f"replay, {name}", source, expected, got, round(percent, 4), known_percent, percent <= known_percent
+        )
 
 
 def _copy_table() -> Iterator[Check]:
