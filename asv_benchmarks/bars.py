@@ -10,7 +10,16 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from benchmarks import bench_buddy, bench_compile, bench_copying, bench_import, bench_state, bench_sweep
+from benchmarks import (
+    bench_buddy,
+    bench_compile,
+    bench_copying,
+    bench_import,
+    bench_page_alloc,
+    bench_replaying,
+    bench_state,
+    bench_sweep,
+)
 
 # What is measured, with a place for each parameter, and the benchmark that does it.
 ROWS = (
@@ -18,8 +27,12 @@ ROWS = (
     ("its compiled loop, folios of {}, {} a call", bench_copying.FoliosAgainstMemcpy, "track_kernel"),
     ("folio_mc_copy beyond the cache, folios of {}", bench_copying.BeyondTheCacheAgainstCopyto, "track_share"),
     ("folio_mc_copy beyond the cache, folios of {}", bench_copying.BeyondTheCacheAgainstMemcpy, "track_share"),
-    ("order-0 pages in one request, memory {}", bench_buddy.BulkOrder0, "track_rate"),
-    ("random free + alloc, zone of {}, {} a call", bench_buddy.RandomFreeAllocAgainstC, "track_share"),
+    ("order 0 in one request, buddy alone, memory {}", bench_buddy.BulkOrder0, "track_rate"),
+    ("order 0 in one request, memory {}, {}", bench_page_alloc.BulkOrder0, "track_rate"),
+    ("order 9, THP lists, alloc and free", bench_page_alloc.Order9, "track_alloc_free"),
+    ("random pairs, buddy alone, {}, {} a call", bench_buddy.RandomFreeAllocAgainstC, "track_share"),
+    ("random pairs, {}, {} a call, C twin: {}", bench_page_alloc.RandomFreeAllocAgainstC, "track_share"),
+    ("replay, {} trace", bench_replaying.Replay, "track_rate"),
     ("state of a zone", bench_state.BytesAPage, "track_bytes"),
     ("table of folios, {}", bench_state.BytesAFolio, "track_bytes"),
     ("1 TiB built", bench_state.BuildTerabyte, "track_build"),

@@ -335,6 +335,7 @@ class PhysicalMemory(Machine):
         self.state = overwrite(self.state, start.state)
         self.pfns, self.seed, self.origin = start.pfns, start.seed, start.origin
         self._zonelists.clear()
+        self.requests.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._meta(), {name: np.asarray(array) for name, array in self._saved().items()})

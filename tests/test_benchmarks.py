@@ -1,4 +1,4 @@
-"""The benchmarks cannot rot: every kernel file has one, and each of them runs on something tiny. Nothing is timed."""
+"""The benchmarks cannot rot: who has one is written down, and each of them runs on something tiny. Nothing is timed."""
 
 import inspect
 import math
@@ -15,7 +15,13 @@ ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "asv_benchmarks"
 MODULES = sorted(path.stem for path in (SUITE / "benchmarks").glob("bench_*.py"))
 METHODS = ("time_", "track_", "peakmem_")
-COVERED_BY = {"freelist": "buddy"}
+COVERED_BY = {
+    "freelist": "buddy",
+    "pageblock": "fallback",
+    "reclaiming": "slowpath",
+    **dict.fromkeys(("allocate", "bulk", "folios", "lru", "pcp", "watermark"), "page_alloc"),
+    **dict.fromkeys(("private_lists", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"),
+}
 TINY = {
     "size": "64MiB",
     "quick_size": "64MiB",
@@ -24,6 +30,7 @@ TINY = {
     "n_lines": 100,
     "n_points": 8,
     "n_loops": 1000,
+    "n_requests": 256,
     "grid": {"folio_order": [0, 9]},
 }
 
@@ -64,8 +71,8 @@ def run_tiny(cls, method):
 
 def test_benchmarks__every_kernel_file_has_one():
     kernels = {path.stem for path in (ROOT / "memmodel" / "kernels").glob("*.py")} - {"__init__"}
-    missing = {f"bench_{COVERED_BY.get(name, name)}" for name in kernels} - set(MODULES)
-    assert not missing
+    assert not {name for name in kernels if f"bench_{COVERED_BY.get(name, name)}" not in MODULES}
+    assert COVERED_BY.keys() <= kernels
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -101,16 +108,55 @@ def test_bench_compile__sessions_are_sound():
         exec(f"import memmodel as mm\n{session}", {})
 
 
+def same_pages(churn):
+    """Some turns, which raise where model and C twin differ; whether pages moved at all."""
+    first = churn.sides[1].rows(churn.held[1]).copy()
+    churn.times(3)
+    return not np.array_equal(churn.sides[1].rows(churn.held[1]), first)
+
+
 @pytest.mark.skipif(not JIT_ENABLED, reason="the benchmarks are of compiled code")
 def test_bench_buddy__model_and_c_twin_give_the_same_pages():
-    churn_of = import_module("benchmarks.bench_buddy").Churn
     try:
-        churn = churn_of("16MiB", 512)
+        assert same_pages(import_module("benchmarks.bench_buddy").buddy_churn("16MiB", 512))
     except NotImplementedError as reason:
         pytest.skip(str(reason))
-    first = churn.pfns.copy()
-    churn.times(3)  # raises where they differ
-    assert not np.array_equal(churn.pfns, first)
+
+
+@pytest.mark.skipif(not JIT_ENABLED, reason="the benchmarks are of compiled code")
+@pytest.mark.parametrize("batch", [100, 5000, 20000])
+@pytest.mark.parametrize("used_share", [0.75, 0.94])
+def test_bench_page_alloc__model_and_c_twin_come_to_the_same_state(batch, used_share):
+    churn_of = import_module("benchmarks.bench_page_alloc").page_churn
+    try:
+        for handles in (True, False):
+            churn = churn_of("256MiB", batch, handles=handles, used_share=used_share)
+            assert same_pages(churn)
+            model, twin = churn.sides
+            twin.compare(model.mem)
+    except NotImplementedError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.skipif(not JIT_ENABLED, reason="the benchmarks are of compiled code")
+def test_bench_page_alloc__a_different_state_shows():
+    try:
+        model, twin = import_module("benchmarks.bench_page_alloc").page_churn("256MiB", 100).sides
+    except NotImplementedError as reason:
+        pytest.skip(str(reason))
+    model.mem.state.pcp["free_count"] += 1
+    with pytest.raises(AssertionError, match="another state"):
+        twin.compare(model.mem)
+
+
+@pytest.mark.skipif(not JIT_ENABLED, reason="the benchmarks are of compiled code")
+def test_bench_scaling__the_yardstick_goes_everywhere():
+    scaling = import_module("benchmarks.bench_scaling")
+    words, place, seen = scaling.random_ring(64), np.uint64(0), set()
+    for _ in range(64):
+        place = np.uint64(scaling.chase(words, place, 1))
+        seen.add(int(place))
+    assert len(seen) == 64
 
 
 def test_bars__every_class_with_a_bar_has_a_row():

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import memmodel as mm
+from memmodel.state.sizing import Sysctls
 from memmodel.units import parse_bytes
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -98,11 +99,23 @@ def pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
 # -- memories ----------------------------------------------------------------------------------------------------------
 
 
-def one_zone(size: int | str, *, contents: bool = False) -> mm.PhysicalMemory:
-    """A made-up machine with a single zone; contents are written to, since zeros never touched are not resident."""
-    mem = mm.PhysicalMemory(mm.Geometry(arch="generic"), size, contents=contents, seed=0)
+def one_zone(size: int | str, *, contents: bool = False, kernel: str = "6.12.117") -> mm.PhysicalMemory:
+    """A made-up machine with a single zone whose last page can be allocated, and frees reach the buddy lists at once.
+
+    Contents are written to, since zeros never touched are not resident.
+    """
+    sysctls = Sysctls(min_free_kbytes=0, watermark_boost_factor=0, pcp=False)
+    mem = mm.PhysicalMemory(
+        mm.Geometry(arch="generic", kernel=kernel), size, contents=contents, sysctls=sysctls, seed=0
+    )
+    mem.state.zones["stat_threshold"] = 0  # a full zone has to know of each page that comes back
     mem.contents[:] = 1
     return mem
+
+
+def machine(size: int | str) -> mm.PhysicalMemory:
+    """A made-up machine with a single zone, and the watermarks, per-CPU lists and thresholds that a kernel gives it."""
+    return mm.PhysicalMemory(mm.Geometry(arch="generic"), size, seed=0)
 
 
 def half_free(mem: mm.PhysicalMemory) -> npt.NDArray[np.int64]:
@@ -124,3 +137,40 @@ def warm_kernels() -> None:
     mm.free_pages(mem, folios)
     mem.check()
     mem.to_procfs()
+
+
+# -- the model beside a C twin -----------------------------------------------------------------------------------------
+
+
+class Churn:
+    """Random single pages freed and as many allocated, again and again, by the model and by its C twin.
+
+    Either side has `alloc(count)`, which gives an array, `free(array)`, and `rows(array)`: which pages these are.
+    """
+
+    def __init__(self, model: Any, twin: Any, n_folios: int, batch: int) -> None:
+        warm_kernels()
+        need_memory(1 << 30)
+        self.sides = (model, twin)
+        self.held = [side.alloc(n_folios) for side in self.sides]
+        self.rng = np.random.default_rng(0)
+        self.batch = min(batch, n_folios // 2)
+
+    def turn(self) -> list[float]:
+        """Time of each side, s."""
+        places = self.rng.choice(self.held[0].size, self.batch, replace=False, shuffle=True)
+        times = []
+        for side, held in zip(self.sides, self.held, strict=True):
+            items, got = held[places], []
+            times += best_of(
+                1, lambda side=side, items=items, got=got: (side.free(items), got.append(side.alloc(self.batch)))
+            )
+            held[places] = got[0]
+        return times
+
+    def times(self, turns: int) -> tuple[float, float]:
+        """Shortest time of the model and of the twin; each turn frees other pages."""
+        model, twin = np.min([self.turn() for _ in range(turns)], axis=0)
+        if not np.array_equal(*(side.rows(held) for side, held in zip(self.sides, self.held, strict=True))):
+            raise AssertionError("the C twin gave other pages than the model: the comparison says nothing")
+        return float(model), float(twin)

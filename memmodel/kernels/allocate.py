@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from memmodel.jit import inlined, kernel, prefetch
-from memmodel.kernels.folios import SLOT_BITS, drop_folio, marked_index, new_folio
+from memmodel.kernels.folios import SLOT_BITS, drop_folio, mark_folios, marked_index, new_folio
 from memmodel.kernels.freelist import FREE, ONE
 from memmodel.kernels.lru import add_lru
 from memmodel.kernels.page_alloc import Request, alloc_row, free_row, mark_used
@@ -51,8 +51,11 @@ def prefetch_free(mem: Memory, handles: Any, i: int) -> None:
 
 
 @kernel
-def free_folios(mem: Memory, cpu: U, handles: Any) -> None:
-    """Free marked folios in order."""
+def free_folios(mem: Memory, cpu: U, handles: Any) -> int:
+    """Free folios in order, all or none; position of the first handle that is bad, or -1."""
+    bad = mark_folios(mem, handles)
+    if bad >= 0:
+        return bad
     for i in range(handles.size):
         prefetch_free(mem, handles, i)
         if handles[i] == -1:
@@ -60,3 +63,4 @@ def free_folios(mem: Memory, cpu: U, handles: Any) -> None:
         index = marked_index(mem, handles[i])
         drop_folio(mem, np.uint64(handles[i]) & SLOT_BITS)
         free_row(mem, index, cpu)
+    return -1

@@ -8,7 +8,7 @@ from memmodel.jit import kernel
 from memmodel.kernels.buddy import free_pages_split
 from memmodel.kernels.freelist import ONE, block_type
 from memmodel.kernels.lru import drain_lru_batch
-from memmodel.kernels.page_alloc import Request, free_row, get_page_from_freelist
+from memmodel.kernels.page_alloc import Request, free_block, get_page_from_freelist
 from memmodel.kernels.pcp import drain_all_pcp, pcp_add, pcp_allowed, pcp_list
 from memmodel.kernels.replay_state import Course, request_at
 from memmodel.kernels.replaying import set_capture, take_silently
@@ -75,7 +75,7 @@ def free_chunks(mem: Memory, first: U, end: U, cpu: U) -> bool:
                 break
             order += ONE
         if make_used_block(mem, index, order):
-            free_row(mem, index, cpu)
+            free_block(mem, index, cpu)
         else:
             whole = False
         index += ONE << order
@@ -84,8 +84,11 @@ def free_chunks(mem: Memory, first: U, end: U, cpu: U) -> bool:
 
 @kernel
 def attempt(mem: Memory, zonelist: Any, cpu: U, request: Request, flags: U) -> U:
-    """One attempt of a request: row or NONE."""
-    return get_page_from_freelist(mem, zonelist, cpu, request, flags)
+    """One attempt of a request that goes on: row or NONE. The page is in use, though no event tells it yet."""
+    index = get_page_from_freelist(mem, zonelist, cpu, request, flags)
+    if index != NONE:
+        take_silently(mem, index, request.order)
+    return index
 
 
 @kernel

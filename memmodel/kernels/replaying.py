@@ -13,8 +13,8 @@ from memmodel.kernels.buddy import USED, free_pages_split
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, fold_difference
 from memmodel.kernels.isolation import ISOLATED, isolate_free_page, list_head_of, rotate_before
 from memmodel.kernels.lru import add_lru, drain_lru_batch, leave_lru
-from memmodel.kernels.page_alloc import alloc_row, free_row, mark_used
-from memmodel.kernels.pageblock import KIND_BITS, block_start
+from memmodel.kernels.page_alloc import alloc_block, free_block, mark_used
+from memmodel.kernels.pageblock import block_start
 from memmodel.kernels.private_lists import choose_targets, drop_held, give_back_target, hold, next_target
 from memmodel.kernels.replay_state import Action, Course, Entry, Stop, compaction_of, request_at
 from memmodel.kernels.request_log import forget_ids, move_ids, note, note_alloc, note_free
@@ -74,7 +74,7 @@ def step_alloc(mem: Memory, course: Course, step: Any) -> int:
     request = request_at(course, step)
     zonelist = course.zonelists[row.first_zone : row.last_zone]
     cpu = np.uint64(step.cpu)
-    index = alloc_row(mem, zonelist, cpu, request)
+    index = alloc_block(mem, zonelist, cpu, request)
     if index != step.index:
         cursor.predicted = index
         return Stop.WRONG_PAGE.value
@@ -87,26 +87,27 @@ def step_alloc(mem: Memory, course: Course, step: Any) -> int:
 
 
 @inlined
-def use_target(mem: Memory, course: Course, slot: U, step: Any) -> bool:
-    """What a free amid a migration says: a source has moved to its target, or (True) a target was not used.
-
-    The latter has its mm_page_free and is not freed.
-    """
+def is_unused_target(mem: Memory, course: Course, slot: U, step: Any) -> bool:
+    """Whether a free amid a migration says that a target was not used: it has its mm_page_free and is not freed."""
     compaction = course.compactions[slot]
-    index, cpu = np.uint64(step.index), np.uint64(step.cpu)
     if not compaction.chosen:
         choose_targets(mem, slot, np.uint64(compaction.n_sources))
         compaction.chosen = ONE
-    if np.uint64(mem.pages[index].state) & KIND_BITS == ISOLATED:
-        course.cursor[0].n_unused_targets += 1
-        give_back_target(mem, slot, index)
-        return True
+    if mem.pages[step.index].state != ISOLATED or step.order != 0:
+        return False
+    course.cursor[0].n_unused_targets += 1
+    give_back_target(mem, slot, np.uint64(step.index))
+    return True
+
+
+@inlined
+def move_source(mem: Memory, course: Course, slot: U, step: Any) -> None:
+    """What any other such free says: a source has moved to its target."""
     target = next_target(mem, slot)
     if target != NONE:
         take_silently(mem, target, ZERO)
-        move_ids(course, index, target)
-        add_lru(mem, target, cpu, np.uint64(step.order))
-    return False
+        move_ids(course, np.uint64(step.index), target)
+        add_lru(mem, target, np.uint64(step.cpu), np.uint64(step.order))
 
 
 @inlined
@@ -115,18 +116,19 @@ def step_free(mem: Memory, course: Course, step: Any) -> int:
     index, order, cpu = np.uint64(step.index), np.uint64(step.order), np.uint64(step.cpu)
     slot = compaction_of(course, step)
     migrates = slot != NONE and course.compactions[slot].migrating and not step.softirq
-    if migrates and use_target(mem, course, slot, step):
+    if migrates and is_unused_target(mem, course, slot, step):
         return Stop.END.value
-    if step.action == Action.FREE_IN_BATCH.value:
-        drain_lru_batch(mem, cpu)
-        note(course, step, Entry.DRAIN_LRU.value, NONE)
     if np.uint64(mem.pages[index].state) == ISOLATED | order:
         drop_held(mem, index)
         take_silently(mem, index, order)
     if not make_used_block(mem, index, order):
         return Stop.NOT_IN_USE.value
     course.cursor[0].n_frees += 1
+    if migrates:
+        move_source(mem, course, slot, step)
     if step.action == Action.FREE_IN_BATCH.value:
+        drain_lru_batch(mem, cpu)
+        note(course, step, Entry.DRAIN_LRU.value, NONE)
         leave_lru(mem, index)
     elif step.action == Action.FREE_DIRECT.value:
         course.cursor[0].n_direct += 1
@@ -138,7 +140,7 @@ def step_free(mem: Memory, course: Course, step: Any) -> int:
         note_free(course, step)
     else:
         note_free(course, step)
-        free_row(mem, index, cpu)
+        free_block(mem, index, cpu)
     return Stop.END.value
 
 
@@ -216,10 +218,11 @@ def do_step(mem: Memory, course: Course, step: Any) -> int:
     if action >= Action.SELDOM.value:
         return Stop.SELDOM.value
     if action == Action.PUSH.value:
-        if is_used(mem, np.uint64(step.index)):
-            step.order = np.uint64(mem.pages[step.index].state) & ORDER_BITS  # the event says 0 whatever it is
-            note_free(course, step)
-            free_row(mem, np.uint64(step.index), np.uint64(step.cpu))
+        if not is_used(mem, np.uint64(step.index)):
+            return Stop.NOT_IN_USE.value
+        step.order = np.uint64(mem.pages[step.index].state) & ORDER_BITS  # the event says 0 whatever it is
+        note_free(course, step)
+        free_block(mem, np.uint64(step.index), np.uint64(step.cpu))
     elif action == Action.SEARCH.value:
         step_search(mem, course, step)
     elif action == Action.SAMPLE.value:
@@ -251,4 +254,6 @@ def run_steps(mem: Memory, course: Course, first: int) -> tuple[int, int]:
 @kernel
 def give_out_step(mem: Memory, course: Course, number: int) -> None:
     """The page of a step's request is in use, whatever was predicted."""
+    if course.steps[number].index != NONE:
+        leave_lru(mem, np.uint64(course.steps[number].index))  # a page that the model held in use may be on one
     give_out(mem, course, course.steps[number])

@@ -10,7 +10,7 @@ import numpy as np
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.lru import add_lru, drain_lru_batch
-from memmodel.kernels.page_alloc import alloc_row, free_row, mark_used
+from memmodel.kernels.page_alloc import alloc_block, free_block, mark_used
 from memmodel.kernels.replay_state import Course, Entry, request_at
 from memmodel.kernels.used import make_used_block
 from memmodel.state.layout import NONE, Memory
@@ -20,17 +20,23 @@ ZERO = np.uint64(0)
 
 
 @inlined
-def note(course: Course, step: Any, kind: int, first: U) -> None:
-    """An entry of the request log."""
-    if course.log.size == 0:
+def note_block(course: Course, step: Any, kind: int, first: U, order: U) -> None:
+    """An entry of the request log about a block, if there is room."""
+    if course.cursor[0].n_logged >= course.log.size:
         return
     entry = course.log[course.cursor[0].n_logged]
     entry.kind = kind
     entry.id = first
-    entry.order = step.order
+    entry.order = order
     entry.request = step.request
     entry.cpu = step.cpu
     course.cursor[0].n_logged += 1
+
+
+@inlined
+def note(course: Course, step: Any, kind: int, first: U) -> None:
+    """An entry about the block of a step."""
+    note_block(course, step, kind, first, np.uint64(step.order))
 
 
 @inlined
@@ -48,9 +54,20 @@ def note_alloc(course: Course, step: Any) -> None:
 
 @inlined
 def note_free(course: Course, step: Any) -> None:
-    """A free of pages that a request, or the start, has put in use."""
-    if course.log.size and course.ids[step.index] != NONE:
-        note(course, step, Entry.FREE.value, np.uint64(course.ids[step.index]))
+    """A free of pages that a request, or the start, has put in use; page by page if not one request has got them."""
+    if course.log.size == 0:
+        return
+    first = np.uint64(course.ids[step.index])
+    together = first != NONE
+    for place in range(ONE << np.uint64(step.order)):
+        together = together and np.uint64(course.ids[np.uint64(step.index) + place]) == first + place
+    if together:
+        note(course, step, Entry.FREE.value, first)
+        return
+    for place in range(ONE << np.uint64(step.order)):
+        page = np.uint64(course.ids[np.uint64(step.index) + place])
+        if page != NONE:
+            note_block(course, step, Entry.FREE.value, page, ZERO)
 
 
 @inlined
@@ -85,12 +102,12 @@ def free_numbered(mem: Memory, places: Any, entry: Any) -> int:
         together = together and np.uint64(places[entry.id + place]) == index + np.uint64(place)
     missing = 0
     if together and make_used_block(mem, index, order):
-        free_row(mem, index, cpu)
+        free_block(mem, index, cpu)
     else:  # here they are not neighbours, or some request for them failed
         for place in range(ONE << order):
             page = np.uint64(places[entry.id + place])
             if page != NONE and make_used_block(mem, page, ZERO):
-                free_row(mem, page, cpu)
+                free_block(mem, page, cpu)
             else:
                 missing += 1
     for place in range(ONE << order):
@@ -117,14 +134,14 @@ def run_log(mem: Memory, course: Course, places: Any, counts: Any, first: int) -
         else:
             row = course.requests[entry.request]
             request = request_at(course, entry)
-            index = alloc_row(mem, course.zonelists[row.first_zone : row.last_zone], cpu, request)
+            index = alloc_block(mem, course.zonelists[row.first_zone : row.last_zone], cpu, request)
             if index == NONE:
                 counts[1] += 1
                 continue
             mark_used(mem, index, request.order)
             if entry.kind == Entry.FAILED.value:
                 counts[2] += 1
-                free_row(mem, index, cpu)
+                free_block(mem, index, cpu)
                 continue
             counts[0] += 1
             if request.lru:

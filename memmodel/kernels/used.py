@@ -2,15 +2,17 @@
 
 import numpy as np
 
-from memmodel.jit import inlined
+from memmodel.jit import inlined, never_inline, outlined
 from memmodel.kernels.buddy import USED, free_pages_split
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, account, add_free, block_type, del_free, unlink
 from memmodel.kernels.isolation import ISOLATED
+from memmodel.kernels.lru import leave_lru
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
 from memmodel.state.layout import Kind, Memory
 
 U = np.uint64
 ZERO = np.uint64(0)
+LOST = np.uint64(Kind.HWPOISON << 4)
 UNKNOWN = np.uint64(Kind.UNKNOWN << 4)
 PCP = np.uint64(Kind.PCP << 4)
 
@@ -37,11 +39,10 @@ def split_used(mem: Memory, head: U, index: U, order: U) -> None:
             head = upper
 
 
-@inlined
-def make_used_block(mem: Memory, index: U, order: U) -> bool:
-    """See to it that a block in use begins here and has this order; False if not all of it is in use."""
-    if mem.pages[index].state == USED | order:
-        return True
+@outlined
+def reshape_used(mem: Memory, index: U, order: U) -> bool:
+    """Cut or join blocks in use to one of this order."""
+    never_inline()
     head = containing_head(mem, index)
     end = index + (ONE << order)
     if is_used(mem, head) and head + (ONE << (np.uint64(mem.pages[head].state) & ORDER_BITS)) >= end:
@@ -58,10 +59,17 @@ def make_used_block(mem: Memory, index: U, order: U) -> bool:
     part = index
     while part < end:
         size = ONE << (np.uint64(mem.pages[part].state) & ORDER_BITS)
+        leave_lru(mem, part)  # only a folio's first page is on a list
         mem.pages[part].state = ZERO
         part += size
     mem.pages[index].state = USED | order
     return True
+
+
+@inlined
+def make_used_block(mem: Memory, index: U, order: U) -> bool:
+    """See to it that a block in use begins here and has this order; False if not all of it is in use."""
+    return bool(mem.pages[index].state == USED | order) or reshape_used(mem, index, order)
 
 
 @inlined
@@ -127,6 +135,7 @@ def take_page_out(mem: Memory, index: U, cpu: U) -> bool:
     kind, order = state & KIND_BITS, state & ORDER_BITS
     if is_used(mem, head):
         split_used(mem, head, index, ZERO)
+        leave_lru(mem, index)
         mem.pages[index].state = USED
         return False
     if kind == FREE:
@@ -138,16 +147,17 @@ def take_page_out(mem: Memory, index: U, cpu: U) -> bool:
         unlink(mem, head)
         mem.pages[head].state = USED | order
         split_used(mem, head, index, ZERO)
-    else:  # reserved, lost or a hole: the zone manages more pages than it said
+    elif kind != LOST:  # reserved or a hole: the zone manages more pages than it said
         mem.zones[mem.pages[index].zone].beyond_managed += 1
     mem.pages[index].state = USED
     mem.pages[index].refcount = ONE
     return True
 
 
-@inlined
+@outlined
 def force_used(mem: Memory, index: U, cpu: U, order: U) -> U:
     """See to it that a block in use of this order begins here; pages of it that were not in use."""
+    never_inline()
     changed = ZERO
     page = index
     while page < index + (ONE << order):

@@ -20,11 +20,11 @@ class CmaArea:
         self.used = np.zeros(int(pfns[-1]) + (1 << shift) - self.start if rows.size else 0, np.bool_)
         self.range: tuple[int, int] | None = None
         self.last_range = (0, 0)
-        self.n_pages, self.align = 0, 1
+        self.n_pages, self.align, self.asked = 0, 1, False
 
     def begin(self, n_pages: int, align_order: int) -> None:
         """A request: its first range."""
-        self.n_pages, self.align = n_pages, 1 << align_order
+        self.n_pages, self.align, self.asked = n_pages, 1 << align_order, True
         self.range = self._first_fit(self.start)
 
     def retry(self) -> None:
@@ -47,7 +47,7 @@ class CmaArea:
         self.last_range = self.range or (0, 0)
         if succeeded:
             self._mark(*self.last_range, True)
-        self.range = None
+        self.range, self.asked = None, False
 
     def release(self, pfn: int, n_pages: int) -> None:
         """cma_release."""

@@ -21,11 +21,13 @@ COSTLY_ORDER = 3  # PAGE_ALLOC_COSTLY_ORDER
 class CompactionRun:
     """One compact_zone() of a task, in rows.
 
-    `order` is -1 for compact_memory; `migratetype` is that of the request which compacts, None in a kernel thread.
+    `order` is -1 for compact_memory; `migratetype` is that of the request which compacts, None in a kernel thread;
+    `line` of the trace is its beginning.
     """
 
-    def __init__(self, mem: Machine, slot: int, record: Any, order: int, migratetype: int | None) -> None:
+    def __init__(self, mem: Machine, slot: int, record: Any, order: int, migratetype: int | None, line: int) -> None:
         self.mem, self.slot, self.record, self.order = mem, slot, record, order
+        self.line = line
         self.zone = int(record["zone"])
         movable = migratetype in (None, MigrateType.MOVABLE)
         if "pageblock_order_sources" in mem.geometry.features and order >= mem.geometry.pageblock_order:

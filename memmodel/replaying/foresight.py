@@ -1,47 +1,69 @@
 """What only later events of a trace tell: ends of kswapd runs, where scans begin, drains, ranges freed together."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from memmodel.kernels.replay_state import Action
 from memmodel.replaying.cma import CmaArea
-from memmodel.sources.ftrace import ABSENT, FIELDS, Context, Event, Trace
+from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
+from memmodel.sources.records import IntArray
+from memmodel.state.layout import NONE
 from memmodel.state.machine import Machine
 
-__all__ = ["chunked_frees", "kswapd_ends", "scan_starts", "vmstat_runs"]
+__all__ = ["chunked_frees", "freed_first", "kswapd_ends", "scan_starts", "vmstat_runs"]
 
 
-def kswapd_ends(trace: Trace) -> set[int]:
-    """Rows before which a run of kswapd has ended.
+def freed_first(steps: npt.NDArray[Any]) -> IntArray:
+    """Rows of the pages that are freed before any request gets them: they were in use at the start."""
+    frees = (Action.FREE, Action.FREE_IN_BATCH, Action.FREE_DIRECT, Action.PREPARE, Action.RELEASE)
+    told = steps[np.isin(steps["action"], (Action.ALLOC, *frees)) & (steps["index"] != NONE)]
+    sizes = 1 << told["order"].astype(np.int64)
+    pages = np.repeat(told["index"].astype(np.int64) + sizes - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+    rows, first = np.unique(pages, return_index=True)
+    freed: IntArray = rows[np.repeat(told["action"] != Action.ALLOC, sizes)[first]]
+    return freed
+
+
+def kswapd_ends(trace: Trace) -> dict[int, int]:
+    """Rows before which a run of kswapd has ended -> its pid.
 
     No event tells it: the run is over when another task shows up after kswapd's last own event before it wakes again
     or sleeps.
     """
     names = [number for number, text in enumerate(trace.strings) if text.startswith("kswapd")]
     mine = np.flatnonzero(np.isin(trace.comm, names) & (trace.context == Context.TASK))
-    ends: set[int] = set()
+    ends: dict[int, int] = {}
     last: dict[int, int] = {}  # pid of a kswapd that runs -> its last row
     for row, pid, event in zip(mine.tolist(), trace.pid[mine].tolist(), trace.event[mine].tolist(), strict=True):
         if pid in last and event in (Event.MM_VMSCAN_KSWAPD_WAKE, Event.MM_VMSCAN_KSWAPD_SLEEP):
-            ends.add(last.pop(pid) + 1)
+            ends[last.pop(pid) + 1] = pid
         if pid in last or event == Event.MM_VMSCAN_KSWAPD_WAKE:
             last[pid] = row
-    return ends | {row + 1 for row in last.values()}
+    return ends | {row + 1: pid for pid, row in last.items()}
 
 
-def scan_starts(trace: Trace) -> dict[int, int | None]:
+def scan_starts(trace: Trace, actions: npt.NDArray[np.int8]) -> dict[int, int | None]:
     """For the row of each mm_compaction_finished the first pfn that the task's next scan looked at, or None."""
     starts: dict[int, int | None] = {}
     waiting: dict[int, int] = {}
     column = FIELDS[Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES]["start"]
-    for row in trace.rows(Event.MM_COMPACTION_FINISHED, Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES).tolist():
+    for row in _told(trace, actions, Event.MM_COMPACTION_FINISHED, Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES):
         pid = int(trace.pid[row])
         if trace.event[row] == Event.MM_COMPACTION_FINISHED:
             starts[row] = None
             waiting[pid] = row
-        elif pid in waiting and trace.fields[row, column] != ABSENT:
+        elif pid in waiting:
             starts[waiting.pop(pid)] = int(trace.fields[row, column])
     return starts
+
+
+def _told(trace: Trace, actions: npt.NDArray[np.int8], *events: Event) -> list[int]:
+    """Rows of these events that are part of the replay."""
+    rows = trace.rows(*events)
+    told: list[int] = rows[actions[rows] >= 0].tolist()
+    return told
 
 
 def vmstat_runs(trace: Trace, first_row: int) -> list[int]:
@@ -70,15 +92,15 @@ def chunked_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> 
     Marks their steps; the ranges by the row of their last page.
     """
     ranges: dict[int, tuple[int, int]] = {}
-    for row in trace.rows(Event.CMA_RELEASE).tolist():  # the event comes after the frees
+    for row in _told(trace, actions, Event.CMA_RELEASE):  # the event comes after the frees
         values = trace.values(row)
         first = int(values["pfn"])
         _mark_range(trace, actions, (0, row), int(trace.pid[row]), (first, first + int(values["count"])), ranges)
     area = CmaArea(mem)
     begun: dict[int, int] = {}
-    for row in trace.rows(
-        Event.CMA_ALLOC_START, Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_ALLOC_FINISH, Event.CMA_RELEASE
-    ).tolist():
+    for row in _told(
+        trace, actions, Event.CMA_ALLOC_START, Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_ALLOC_FINISH, Event.CMA_RELEASE
+    ):
         _follow(trace, area, row)
         pid = int(trace.pid[row])
         if trace.event[row] == Event.CMA_ALLOC_START and area.range is not None:

@@ -18,24 +18,21 @@ from memmodel.kernels.replay_state import (
 )
 from memmodel.kernels.trace_frees import ORPHAN, Frees, tell_frees
 from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
-from memmodel.replaying.foresight import chunked_frees, kswapd_ends, scan_starts, vmstat_runs
+from memmodel.replaying.foresight import chunked_frees, freed_first, kswapd_ends, scan_starts, vmstat_runs
+from memmodel.replaying.refusing import PAGED, Problem, check_cpus, leave_out
 from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
 from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.records import IntArray
 from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS
 from memmodel.state.machine import Machine
 
-__all__ = ["Plan", "Problem", "fresh_course", "make_plan"]
-
-Rows = IntArray
+__all__ = ["Plan", "fresh_course", "make_plan"]
 
 SIMPLE = {
     Event.MM_PAGE_ALLOC: Action.ALLOC,
     Event.MM_PAGE_FREE: Action.FREE,
     Event.MM_PAGE_FREE_BATCHED: Action.PUSH,
 }
-PAGED = [Action.ALLOC, Action.FREE, Action.PUSH, Action.ISOLATE, Action.ROTATE]  # steps with a page, as first told
-ORDERED = [Action.ALLOC, Action.FREE, Action.ISOLATE, Action.ROTATE]
 SELDOM = (
     *(Event.MM_COMPACTION_BEGIN, Event.MM_COMPACTION_END, Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES),
     *(Event.MM_COMPACTION_MIGRATEPAGES, Event.MM_COMPACTION_FINISHED),
@@ -52,26 +49,20 @@ ROTATES = ("compaction_alloc", "fast_isolate_freepages")
 PAUSE_NS = 150_000_000  # a trace that says nothing for so long is of an idle machine
 
 
-@dataclass(frozen=True)
-class Problem:
-    """An event that cannot be what it says, and was left out."""
-
-    line: int
-    text: str
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Steps, and what Python's part of the replay looks up."""
 
     course: Course
     gfp_of_request: list[str]
-    kswapd_ends: frozenset[int]
-    """Rows before which a run of kswapd has ended."""
+    kswapd_ends: dict[int, int]
+    """Rows before which a run of kswapd has ended -> its pid."""
     scan_starts: dict[int, int | None]
     """Row of each mm_compaction_finished -> first pfn that the task's next scan for sources looked at."""
     ranges: dict[int, tuple[int, int]]
     """Row of the last page of a range that is freed in chunks -> (first pfn, pfn behind it)."""
+    freed_first: IntArray
+    """Rows of the pages that are freed before any request gets them."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -98,15 +89,15 @@ def make_plan(
     Raises
     ------
     InputError
-        If a request's gfp flags are unknown.
+        If gfp flags are unknown, or the trace is of more CPUs than the start.
     """
-    problems: list[Problem] = []
+    check_cpus(mem, trace, first_row)
     actions = _actions(trace)
     actions[:first_row] = -1
     if last_row is not None:
         actions[last_row:] = -1
-    indices = _indices(mem, trace, actions, problems)
-    _drop_orders(mem, trace, actions, problems)
+    problems = leave_out(mem, trace, actions)
+    indices = _indices(mem, trace, actions)
     _tell_frees(mem, trace, actions, problems)
     requests, zonelists, request_of_row, texts = _requests(mem, trace, actions, node)
     ends = kswapd_ends(trace)
@@ -119,7 +110,7 @@ def make_plan(
         before[Action.SAMPLE] = samples
     steps = _steps(trace, actions, indices, request_of_row, before)
     course = fresh_course(steps.view(np.recarray), requests.view(np.recarray), zonelists)
-    return Plan(course, texts, frozenset(ends), scan_starts(trace), ranges, problems)
+    return Plan(course, texts, ends, scan_starts(trace, actions), ranges, freed_first(steps), problems)
 
 
 def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n_logged: int = 0) -> Course:
@@ -129,7 +120,9 @@ def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n
     """
     cursor = np.zeros(1, cursor_dtype)
     cursor["n_ids"] = n_logged
-    log = np.zeros(2 * steps.size if n_logged else 0, log_dtype)
+    freed = np.isin(steps["action"], (Action.FREE, Action.FREE_IN_BATCH, Action.FREE_DIRECT))
+    room = 2 * steps.size + int((1 << steps["order"][freed].astype(np.int64)).sum())  # a free may be logged by pages
+    log = np.zeros(room if n_logged else 0, log_dtype)
     compactions = np.zeros(MAX_COMPACTIONS, compaction_dtype)
     compactions["capture_order"], compactions["captured"] = NR_ORDERS, NONE
     return Course(
@@ -160,48 +153,15 @@ def _actions(trace: Trace) -> npt.NDArray[np.int8]:
     return actions
 
 
-def _indices(
-    mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]
-) -> npt.NDArray[np.uint32]:
-    """Row of each page; events of pages outside memory are left out."""
+def _indices(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> npt.NDArray[np.uint32]:
+    """Row of each page."""
     indices = np.full(len(trace), NONE, np.uint32)
-    pfns = trace.fields[:, 0]
-    paged = np.flatnonzero(np.isin(actions, PAGED) & (pfns >= 0))
-    starts, ends = mem.pfns.starts, mem.pfns.ends
-    segment = np.searchsorted(starts, pfns[paged], side="right") - 1
-    outside = (segment < 0) | (pfns[paged] >= ends[segment])
-    for row in paged[outside].tolist():
-        problems.append(Problem(int(trace.line[row]), f"pfn {int(pfns[row]):#x} is outside memory"))
-    actions[paged[outside]] = -1
-    inside = paged[~outside]
-    indices[inside] = mem.pfns.index(pfns[inside])
+    paged = np.flatnonzero(np.isin(actions, PAGED) & (trace.fields[:, 0] >= 0))
+    indices[paged] = mem.pfns.index(trace.fields[paged, 0])
     searched = np.flatnonzero(actions == Action.SEARCH)
-    if searched.size:
-        indices[searched] = mem.pfns.index(
-            trace.fields[searched, FIELDS[Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES]["end"]]
-        )
-    null = np.flatnonzero(np.isin(actions, PAGED[1:]) & (pfns < 0))
-    for row in null.tolist():
-        problems.append(Problem(int(trace.line[row]), "a page that is NULL is freed"))
-    actions[null] = -1
+    columns = FIELDS[Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES]
+    indices[searched] = mem.pfns.index(trace.fields[searched, columns["end"]])
     return indices
-
-
-def _drop_orders(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]) -> None:
-    """Leave out events of orders that this kernel has not, or of pages that are not aligned to their order."""
-    paged = np.flatnonzero(np.isin(actions, ORDERED))
-    orders = trace.fields[paged, 1]
-    pfns = trace.fields[paged, 0]
-    top = mem.geometry.max_page_order
-    wrong = (orders < 0) | (orders > top)
-    crooked = ~wrong & (pfns >= 0) & (pfns & ((1 << np.clip(orders, 0, top)) - 1) != 0)
-    for row, order in zip(paged[wrong].tolist(), orders[wrong].tolist(), strict=True):
-        problems.append(Problem(int(trace.line[row]), f"order {order}; 0 to {top} are possible"))
-    for row in paged[crooked].tolist():
-        problems.append(
-            Problem(int(trace.line[row]), f"pfn {int(trace.fields[row, 0]):#x} is no multiple of its order")
-        )
-    actions[paged[wrong | crooked]] = -1
 
 
 def _tell_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], problems: list[Problem]) -> None:
@@ -269,7 +229,7 @@ def _steps(
     steps["row"], steps["action"] = rows[order], kinds[order]
     rows = rows[order]
     orders = trace.fields[rows, 1]
-    steps["order"] = np.where((orders >= 0) & (orders < NR_ORDERS), orders, 0)
+    steps["order"] = np.where((orders >= 0) & (orders < NR_ORDERS) & (steps["action"] != Action.PUSH), orders, 0)
     steps["index"], steps["request"] = indices[rows], requests[rows]
     searched = steps["action"] == Action.SEARCH
     columns = FIELDS[Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES]

@@ -1,11 +1,13 @@
 """mm.replay(): start state, hidden numbers, and the run."""
 
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from memmodel.geometry import Geometry
+from memmodel.kernels.pcp import refresh_cpu_vm_stats
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.comparing import compare_buddyinfo
 from memmodel.replaying.plan import Plan, make_plan
@@ -16,7 +18,7 @@ from memmodel.sources.ftrace import Trace, read_trace
 from memmodel.sources.reading import PathLike
 from memmodel.sources.records import FreeLists, Snapshot
 from memmodel.sources.snapshot import read_snapshot
-from memmodel.state.layout import Kind, MigrateType, PageFlag
+from memmodel.state.layout import NONE, Kind, MigrateType, PageFlag
 
 __all__ = ["Hidden", "begin", "find_hidden", "replay"]
 
@@ -64,9 +66,9 @@ def replay(
         trace = read_trace(trace)
     base = read_start(start, trace, kernel, geometry)
     plan = make_plan(base.memory, trace, base.first_row, node, last_row=end_row(trace, end))
-    hidden = find_hidden(base, trace, plan, node)
-    run = begin(base, trace, plan, hidden, node)
-    report = run.run()
+    hidden, whole = find_hidden(base, trace, plan, node)
+    run = whole or begin(base, trace, plan, hidden, node)
+    report = run.report if whole else run.run()
     if end is not None:
         report.end = compare_buddyinfo(run.mem, end if isinstance(end, Snapshot) else read_snapshot(end))
     report.not_claimed = _not_claimed(base, trace, report, len(run.dumps))
@@ -76,6 +78,8 @@ def replay(
 def _not_claimed(base: Start, trace: Trace, report: Report, n_dumps_left: int) -> list[str]:
     """What the report cannot, or can no longer, claim."""
     texts = []
+    if base.label and not base.first_row:
+        texts.append(f"{trace.source}: no mark of {base.label}: the trace is taken to begin where the start was read")
     if trace.overwritten:
         texts.append(f"{trace.source}: {trace.overwritten} events were overwritten before the first line")
     for gap in trace.lost:
@@ -97,25 +101,28 @@ def _not_claimed(base: Start, trace: Trace, report: Report, n_dumps_left: int) -
 class Hidden(NamedTuple):
     """What no file tells of the start; the first values with which nothing differs are taken.
 
-    If there are none, those that get furthest. Both are forgotten within a few operations, and often any value fits.
+    If there are none, those that get furthest. They are forgotten within a few operations, and often any value fits.
     """
 
     alloc_factor: int
     folded: bool
     """Whether the CPUs' counter differences were folded right after the dump."""
+    vmstat: bool = False
+    """Whether the vmstat worker ran before the first request: a trace without the kernel's drains does not tell."""
 
 
-def find_hidden(base: Start, trace: Trace, plan: Plan, node: int) -> Hidden:
-    """The first hidden numbers with which nothing differs, or those that get furthest."""
+def find_hidden(base: Start, trace: Trace, plan: Plan, node: int) -> tuple[Hidden, Run | None]:
+    """The first hidden numbers with which nothing differs, and that replay; else those that get furthest, and None."""
     furthest: tuple[int, Hidden] | None = None
-    for hidden in (Hidden(factor, folded) for folded in (True, False) for factor in ALLOC_FACTORS):
-        report = begin(base, trace, plan, hidden, node).run(stop_at_first=True)
+    for hidden in itertools.starmap(Hidden, itertools.product(ALLOC_FACTORS, (True, False), (False, True))):
+        run = begin(base, trace, plan, hidden, node)
+        report = run.run(stop_at_first=True)
         if not report.differs:
-            return hidden
+            return hidden, run
         if furthest is None or report.n_steps > furthest[0]:
             furthest = report.n_steps, hidden
     assert furthest is not None
-    return furthest[1]
+    return furthest[1], None
 
 
 def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log: bool = False) -> Run:
@@ -128,7 +135,11 @@ def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log:
         _unfold(mem, base.dumps[0])
     inferred["counter differences at the start"] = 1
     inferred["zone flags at the start"] = int(mem.state.zones.size)
-    if _assume_lru(mem):
+    if hidden.vmstat:
+        inferred["run of the vmstat worker before the first request"] = 1
+        for cpu in range(mem.cpus):
+            refresh_cpu_vm_stats(mem.state, np.uint64(cpu))
+    if _assume_lru(mem, plan):
         inferred["LRU state at the start"] = 1
     run = Run(mem, trace, plan, base.dumps[1:], node, log)
     run.report.inferred.update(inferred)
@@ -145,16 +156,19 @@ def _unfold(mem: PhysicalMemory, dump: FreeLists) -> None:
             ("free_pages", "free_diff", lists.free_pages),
             ("free_cma", "cma_diff", lists.free_cma_pages),
         ):
-            if real is not None:
+            if real is not None and abs(int(record[name]) - real) <= record["stat_threshold"]:
                 pcp[difference] = int(record[name]) - real
                 record[name] = real
 
 
-def _assume_lru(mem: PhysicalMemory) -> bool:
-    """Pages of which no file says what they are: those in pageblocks for movable pages are on an LRU list."""
+def _assume_lru(mem: PhysicalMemory, plan: Plan) -> bool:
+    """Pages of which no file says what they are, but which the trace frees: if movable they were on an LRU list."""
     state = mem.state
-    rows = np.flatnonzero(state.pages["state"][: int(state.params.n_pages)] >> 4 == Kind.UNKNOWN)
+    if not np.any(state.pages["state"][: int(state.params.n_pages)] >> 4 == Kind.UNKNOWN):
+        return False
+    rows = plan.freed_first[state.pages["state"][plan.freed_first] >> 4 == Kind.UNKNOWN]
     types = state.blocks["migratetype"][rows >> int(state.params.pageblock_order)]
     movable = rows[np.isin(types, (MigrateType.MOVABLE, MigrateType.CMA))]
-    state.pages["pg_flags"][movable] |= np.uint8(PageFlag.LRU)
-    return bool(rows.size)
+    for name, value in (("state", Kind.USED << 4), ("refcount", 1), ("next", NONE), ("pg_flags", PageFlag.LRU)):
+        state.pages[name][movable] = value
+    return True

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from memmodel.kernels.replay_state import Course
 from memmodel.replaying.comparing import SnapshotComparison, free_list_rows
-from memmodel.replaying.plan import Plan, Problem
+from memmodel.replaying.plan import Plan
+from memmodel.replaying.refusing import Problem
 from memmodel.results.text import table
 from memmodel.sources.ftrace import Lost, Trace
 from memmodel.state.layout import NONE, Kind, ZoneType
@@ -152,6 +153,12 @@ def explain(mem: Machine, course: Course, step: Any, predicted: int) -> str:
     request = course.requests[int(step["request"])]
     zones = course.zonelists[int(request["first_zone"]) : int(request["last_zone"])]
     actual, order = int(step["index"]), int(step["order"])
+    told = (
+        f"order {order} type {int(request['migratetype'])}: kernel {_pfn(mem, actual)} ({_place(mem, actual)}), "
+        f"model {_pfn(mem, predicted)}"
+    )
+    if not zones.size:
+        return f"{told}; this machine has no zone that it may use"
     zone = int(zones[0])
     heads = {
         o: free_list_rows(mem, zone, o, int(request["migratetype"]))[:1]
@@ -159,10 +166,7 @@ def explain(mem: Machine, course: Course, step: Any, predicted: int) -> str:
     }
     first = ", ".join(f"{o}: {int(mem.pfns.pfn(rows)[0])}" for o, rows in heads.items() if rows.size)
     label = ZoneType(int(mem.state.zones[zone]["zone_type"])).label
-    return (
-        f"order {order} type {int(request['migratetype'])}: kernel {_pfn(mem, actual)} ({_place(mem, actual)}), "
-        f"model {_pfn(mem, predicted)}; {label}'s heads of that type by order {first or 'none'}"
-    )
+    return f"{told}; {label}'s heads of that type by order {first or 'none'}"
 
 
 def kind_of_miss(mem: Machine, actual: int, predicted: int, order: int) -> str:

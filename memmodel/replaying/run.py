@@ -1,7 +1,7 @@
 """The replay itself: the compiled loop over the steps, and what happens seldom."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from memmodel.kernels import isolation, lru
 from memmodel.kernels.page_alloc import Request, unreserve_highatomic
 from memmodel.kernels.pcp import drain_all_pages, refresh_cpu_vm_stats
 from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, leave_range, one_attempt, put_in_step
-from memmodel.kernels.replay_state import Action, Stop
+from memmodel.kernels.replay_state import Action, Stop, step_dtype
 from memmodel.kernels.replaying import give_out_step, run_steps
 from memmodel.kernels.request_log import note_failed
 from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
@@ -24,13 +24,15 @@ from memmodel.replaying.report import Report, explain, kind_of_miss
 from memmodel.sources.ftrace import Event, Trace
 from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.records import FreeLists
-from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, MigrateType, ZoneFlag
+from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, Kind, MigrateType, ZoneFlag
 
 __all__ = ["Run"]
 
 ALL_ZONES = np.uint64(255)
 GOES_ON = ("continue", "no_suitable_page")  # ret of compact_finished
 KCOMPACTD_DONE = ("complete", "partial_skipped")  # status of an end after which kcompactd drains
+# As numbers: looking up a member of an enumeration costs half a microsecond.
+END, SELDOM, WRONG_PAGE, NOT_IN_USE = (stop.value for stop in (Stop.END, Stop.SELDOM, Stop.WRONG_PAGE, Stop.NOT_IN_USE))
 LRU_OFF = np.uint64(1)
 
 
@@ -58,59 +60,59 @@ class Run:
         self.mem, self.trace, self.plan, self.node = mem, trace, plan, node
         self.dumps = list(dumps)
         self.course = fresh_course(*plan.course[:3], n_logged=int(mem.state.params.n_pages) if log else 0)
+        self.steps = self.course.steps.view(step_dtype, np.ndarray)  # a record of a recarray costs 20 times as much
         self.report = Report.of(trace, plan)
         self.waiting: dict[int, Waiting] = {}
         self.runs: dict[int, CompactionRun] = {}  # by pid
         self.kcompactd_orders: dict[int, int] = {}
-        self.boosts: dict[int, list[int]] = {}  # node -> boosts of its zones when kswapd woke
+        self.boosts: dict[int, npt.NDArray[np.int64]] = {}  # pid of a kswapd that runs -> [zones], -1 if not its own
         self.isolated: dict[int, list[tuple[int, int]]] = {}  # pid -> ranges of rows with migration sources
         self.cma = CmaArea(mem)
         self.batch_size = np.uint64(mem.state.lru["size"][0])
         self.inferred: Counter[str] = self.report.inferred
-        self.stopped = False
 
     def run(self, stop_at_first: bool = False) -> Report:
         """All steps, or those up to the first difference."""
         number, forced = 0, -1
         while True:
             number, stop = run_steps(self.mem.state, self.course, number)
-            if stop == Stop.END:
+            if stop == END:
                 break
-            if stop == Stop.NOT_IN_USE and number != forced:
+            if stop == NOT_IN_USE and number != forced:
                 self._force(number)
                 forced = number  # once more, and then on
                 continue
-            self._handle(number, Stop(stop))
+            self._handle(number, stop)
             number += 1
             if stop_at_first and self.report.differs:
                 break
+        if stop == END:
+            for run in self.runs.values():
+                self.report.problem(run.line, "a compaction that has no end")
         self.report.n_steps = number
         self.report.finish(self.course.cursor[0])
         return self.report
 
-    def _handle(self, number: int, stop: Stop) -> None:
-        step = self.course.steps[number]
-        if stop == Stop.WRONG_PAGE:
+    def _handle(self, number: int, stop: int) -> None:
+        if stop == WRONG_PAGE:
             self._wrong_page(number, int(self.course.cursor[0]["predicted"]))
-        elif stop != Stop.SELDOM:
+        elif stop != SELDOM:
             self._contradiction(number)
-        elif step["action"] == Action.KSWAPD_END:
-            self._kswapd_ended(int(step["pid"]))
-        elif step["action"] == Action.VMSTAT:
-            self.report.given["run of the vmstat worker"] += 1
-            refresh_cpu_vm_stats(self.mem.state, np.uint64(step["cpu"]))
-        elif step["action"] == Action.ALLOC:
-            self._late_alloc(number)
-        elif step["action"] == Action.RELEASE:
-            self._release(number)
         else:
-            row = int(step["row"])
-            HANDLERS[Event(self.trace.event[row])](self, number, row)
+            ACTIONS[int(self.steps[number]["action"])](self, number)
+
+    def _event(self, number: int) -> None:
+        row = int(self.steps[number]["row"])
+        HANDLERS[int(self.trace.event[row])](self, number, row)
+
+    def _vmstat_worker(self, number: int) -> None:
+        self.report.given["run of the vmstat worker"] += 1
+        refresh_cpu_vm_stats(self.mem.state, np.uint64(self.steps[number]["cpu"]))
 
     # -- predictions that were wrong -------------------------------------------------------------------------------
 
     def _wrong_page(self, number: int, predicted: int) -> None:
-        step = self.course.steps[number]
+        step = self.steps[number]
         actual, order = int(step["index"]), int(step["order"])
         kind = kind_of_miss(self.mem, actual, predicted, order)
         text = explain(self.mem, self.course, step, predicted) if self.report.wants_text else ""
@@ -129,7 +131,7 @@ class Run:
 
     def _force(self, number: int) -> None:
         """A free of a page not in use: given out without an event, or its event is lost, or it is freed twice."""
-        step = self.course.steps[number]
+        step = self.steps[number]
         pfn, order = int(self.mem.pfns.pfn(int(step["index"]))), int(step["order"])
         line = int(self.trace.line[step["row"]])
         self.report.unseen(line, f"pfn {pfn} of order {order} is freed, and was not in use")
@@ -137,7 +139,7 @@ class Run:
 
     def _contradiction(self, number: int) -> None:
         """A block that is given as free, and is not."""
-        step = self.course.steps[number]
+        step = self.steps[number]
         pfn, order = int(self.mem.pfns.pfn(int(step["index"]))), int(step["order"])
         line = int(self.trace.line[step["row"]])
         self.report.miss(line, "given block not free", f"pfn {pfn} of order {order} is not free")
@@ -155,7 +157,7 @@ class Run:
 
     def _late_alloc(self, number: int) -> None:
         """The end of such a request."""
-        step = self.course.steps[number]
+        step = self.steps[number]
         key = int(step["pid"]) << 1 | int(step["softirq"])
         waiting = self.waiting[key]
         if waiting.order != int(step["order"]):  # another request of the same task, on the way
@@ -166,7 +168,7 @@ class Run:
             del self.waiting[key]
             self._set_waiting()
             predicted = waiting.found
-            if predicted == NONE:
+            if predicted == NONE or self.mem.state.pages["state"][predicted] != Kind.USED << 4 | waiting.order:
                 predicted = int(one_attempt(self.mem.state, self.course, number, True))
         if predicted != int(step["index"]):
             self._wrong_page(number, predicted)
@@ -224,16 +226,18 @@ class Run:
         node = int(self.trace.values(row)["nid"])
         zones = self.mem.state.zones
         mine = zones["node"] == node
-        self.boosts[int(self.trace.pid[row])] = np.where(mine, zones["watermark_boost"], 0).tolist()
+        self.boosts[int(self.trace.pid[row])] = np.where(mine, zones["watermark_boost"], -1)
         zones["flags"][mine] |= np.uint8(ZoneFlag.RECLAIM_ACTIVE)
 
-    def _kswapd_ended(self, pid: int) -> None:
+    def _kswapd_ended(self, number: int) -> None:
         """The boost that the run started with is given back (balance_pgdat)."""
+        boosts = self.boosts.pop(self.plan.kswapd_ends[int(self.steps[number]["row"])], None)
+        if boosts is None:  # it woke before the start
+            return
         self.inferred["end of a kswapd run"] += 1
         zones = self.mem.state.zones
-        boosts = np.array(next(iter(self.boosts.values())) if pid not in self.boosts else self.boosts.pop(pid))
-        zones["watermark_boost"] -= np.minimum(zones["watermark_boost"], boosts)
-        zones["flags"] &= np.uint8(0xFF ^ ZoneFlag.RECLAIM_ACTIVE)
+        zones["watermark_boost"] -= np.minimum(zones["watermark_boost"], np.maximum(boosts, 0))
+        zones["flags"][boosts >= 0] &= np.uint8(0xFF ^ ZoneFlag.RECLAIM_ACTIVE)
 
     # -- compaction ------------------------------------------------------------------------------------------------
 
@@ -246,6 +250,9 @@ class Run:
 
     def _on_compaction_begin(self, number: int, row: int) -> None:
         values, pid = self.trace.values(row), int(self.trace.pid[row])
+        if pid in self.runs:
+            self.report.problem(int(self.trace.line[row]), "a compaction of a task whose last one has no end")
+            self._end_compaction(pid)
         zone = int(self.mem.state.pages["zone"][self.mem.index(int(values["zone_start"]))])
         waiting = self.waiting.get(self._key(row))
         order = waiting.order if waiting else self.kcompactd_orders.get(pid, -1)
@@ -260,7 +267,8 @@ class Run:
         if waiting:
             record["capture_order"], record["capture_type"] = order, waiting.request.migratetype
         migratetype = int(waiting.request.migratetype) if waiting else None
-        self.runs[pid] = CompactionRun(self.mem, free[0], record, order, migratetype)
+        line = int(self.trace.line[row])
+        self.runs[pid] = CompactionRun(self.mem, free[0], record, order, migratetype, line)
 
     def _on_finished(self, number: int, row: int) -> None:
         """compact_finished() says whether it goes on; then a source is searched at once."""
@@ -310,27 +318,40 @@ class Run:
 
     def _on_compaction_end(self, number: int, row: int) -> None:
         pid = int(self.trace.pid[row])
-        run = self.runs.pop(pid, None)
-        if run is None:
+        if pid not in self.runs:
+            self.report.problem(int(self.trace.line[row]), "the end of a compaction that has no beginning")
             return
-        record = self.course.compactions[run.slot]
-        captured, key = int(record["captured"]), self._key(row)
-        record["running"], record["capture_order"], record["captured"] = 0, NR_ORDERS, NONE
+        zone, captured = self._end_compaction(pid)
+        key = self._key(row)
         if captured != NONE and key in self.waiting:
             self.waiting[key] = self.waiting[key]._replace(found=captured)
             self.report.n_captured += 1
         kcompactd = self.trace.strings[self.trace.comm[row]].startswith("kcompactd")
         if kcompactd and self.trace.values(row)["status"] in KCOMPACTD_DONE:
-            drain_all_pages(self.mem.state, np.uint64(run.zone), np.uint64(self.trace.cpu[row]))
+            drain_all_pages(self.mem.state, np.uint64(zone), np.uint64(self.trace.cpu[row]))
+
+    def _end_compaction(self, pid: int) -> tuple[int, int]:
+        """(zone, page that the task got meanwhile or NONE)."""
+        run = self.runs.pop(pid)
+        record = self.course.compactions[run.slot]
+        captured = int(record["captured"])
+        record["running"], record["capture_order"], record["captured"] = 0, NR_ORDERS, NONE
+        return run.zone, captured
 
     # -- CMA -------------------------------------------------------------------------------------------------------
 
     def _on_cma_start(self, number: int, row: int) -> None:
         values = self.trace.values(row)
+        if self.cma.range is not None:
+            self.report.problem(int(self.trace.line[row]), "a CMA allocation while another one has no end")
+            self._undo(row)
         self.cma.begin(int(values["count"]), int(values["align"]))
         self._isolate_range(row)
 
     def _on_cma_retry(self, number: int, row: int) -> None:
+        if self.cma.range is None:
+            self._no_cma_allocation(row)
+            return
         self._on_contig_migrated(number, row)
         self._undo(row)
         self.cma.retry()
@@ -360,6 +381,7 @@ class Run:
 
     def _on_cma_finish(self, number: int, row: int) -> None:
         if self.cma.range is None:
+            self._no_cma_allocation(row)
             return
         self._on_contig_migrated(number, row)  # a trace may lack that event
         values = self.trace.values(row)
@@ -371,13 +393,18 @@ class Run:
         self._undo(row)
         self.cma.finish(succeeded)
 
+    def _no_cma_allocation(self, row: int) -> None:
+        if not self.cma.asked:
+            self.report.problem(int(self.trace.line[row]), "of a CMA allocation that has no beginning")
+        self.cma.asked = False
+
     def _on_cma_release(self, number: int, row: int) -> None:
         values = self.trace.values(row)
         self.cma.release(int(values["pfn"]), int(values["count"]))
 
     def _release(self, number: int) -> None:
         """The last page of a contiguous range that is freed in chunks: all of it goes back."""
-        step = self.course.steps[number]
+        step = self.steps[number]
         first, end = self.plan.ranges[int(step["row"])]
         rows = (np.uint64(self.mem.index(first)), np.uint64(int(self.mem.index(end - 1)) + 1))
         self.course.cursor[0]["n_frees"] += 1
@@ -393,7 +420,7 @@ class Run:
             self.report.snapshots.append(compare_dump(self.mem, self.dumps.pop(0)))
 
 
-HANDLERS = {
+HANDLERS: dict[int, Callable[[Run, int, int], None]] = {
     Event.MM_COMPACTION_BEGIN: Run._on_compaction_begin,
     Event.MM_COMPACTION_END: Run._on_compaction_end,
     Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: Run._on_isolate_migratepages,
@@ -412,4 +439,11 @@ HANDLERS = {
     Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN: Run._on_reclaim_begin,
     Event.MM_VMSCAN_DIRECT_RECLAIM_END: Run._on_reclaim_end,
     Event.DUMP_BEGIN: Run._on_dump,
+}
+ACTIONS: dict[int, Callable[[Run, int], None]] = {
+    Action.ALLOC.value: Run._late_alloc,
+    Action.SELDOM.value: Run._event,
+    Action.KSWAPD_END.value: Run._kswapd_ended,
+    Action.VMSTAT.value: Run._vmstat_worker,
+    Action.RELEASE.value: Run._release,
 }

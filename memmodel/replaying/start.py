@@ -29,7 +29,9 @@ class Start(NamedTuple):
     dumps: list[FreeLists]
     """Of the free lists; the first is the memory."""
     first_row: int
-    """Of the trace: what comes after the dump was taken."""
+    """Of the trace: what comes after the dump was taken; 0 if no mark says where that is."""
+    label: str
+    """Of the mark; a memory has none."""
 
 
 def read_start(
@@ -40,13 +42,16 @@ def read_start(
     Raises
     ------
     InputError
-        If the trace has no event of the kmem group, or the start is no state.
+        If the trace has no event of the kmem group, or none after the start, or the start is no state.
     """
     if not np.any(np.isin(trace.event, [Event.MM_PAGE_ALLOC, Event.MM_PAGE_FREE])):
         raise InputError(f"{trace.source}: no mm_page_alloc or mm_page_free event; the group kmem must be traced")
     memory, dumps = _memory(start, kernel, geometry)
     label = "" if isinstance(start, (PhysicalMemory, Snapshot)) else Path(start).name
-    return Start(memory, dumps, _first_row(trace, dumps, label))
+    row = _first_row(trace, dumps, label)
+    if row >= len(trace):
+        raise InputError(f"{trace.source}: no event after the mark of the start")
+    return Start(memory, dumps, row, dumps[0].label if dumps else label)
 
 
 def _memory(

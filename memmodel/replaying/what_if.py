@@ -1,7 +1,7 @@
 """The requests of a recorded trace on other kernels and settings, over a grid, as one Dataset."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ PARAMETERS = {
         "cma_size", "int64", "byte", "size of the CMA area", "From where the area of the start begins."
     ),
 }
+LEAST_FRACTION = 8  # MIN_PERCPU_PAGELIST_HIGH_FRACTION, mm/page_alloc.c
 COUNTS = (
     ("n_allocations", "requests that succeeded"),
     ("n_failed", "requests that failed"),
@@ -116,7 +117,7 @@ def what_if(
     base = read_start(start, trace, kernel, geometry)
     rows, times = _sample_rows(trace, base.first_row, samples)
     plan = make_plan(base.memory, trace, base.first_row, node, samples=rows)
-    hidden = find_hidden(base, trace, plan, node)
+    hidden, _ = find_hidden(base, trace, plan, node)
     run = begin(base, trace, plan, hidden, node, log=True)
     first = run.mem.copy()
     run.run()
@@ -138,7 +139,7 @@ def _checked(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for name, given in grid.items():
         entry = PARAMETERS[one_of(name, PARAMETERS, "parameter of a replay")]
-        items = [given] if isinstance(given, (str, int)) else list(given)
+        items = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
         if not items:
             raise InputError(f"{name} has no values")
         if name == "cma_size":
@@ -153,9 +154,12 @@ def _checked(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 def _whole(value: Any, name: str) -> int:
     try:
-        return int(str(value))
+        number = int(str(value))
     except ValueError:
         raise InputError(f"{name} {value!r} is not a whole number") from None
+    if name == "percpu_pagelist_high_fraction" and number and number < LEAST_FRACTION:
+        raise InputError(f"{name} {number}; 0 (as at boot) and from {LEAST_FRACTION} on are possible")
+    return number
 
 
 def _sample_rows(trace: Trace, first_row: int, samples: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

@@ -74,8 +74,8 @@ def from_placement(geometry: Geometry, placement: Placement, sysctls: Sysctls | 
         _fill_zone(memory, number, zone)
         _fill_pages(memory, number, zone, placement)
         _fill_lists(memory, pfns, number, zone)
-        _fill_pcp(memory, pfns, number, zone)
         _fill_blocks(memory, pfns, number, zone)
+        _fill_pcp(memory, pfns, number, zone)
     return memory, pfns
 
 
@@ -127,6 +127,7 @@ def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> Non
         for pindex, blocks in pcp.lists.items():
             rows = pfns.index(blocks)
             _link(memory, base + pcp.cpu * NR_PCP_LISTS + pindex, rows)
+            memory.pages["refcount"][rows] = memory.blocks["migratetype"][rows >> int(params.pageblock_order)]
             record["count"] += np.uint32((1 << (memory.pages["state"][rows] & 15).astype(np.int64)).sum())
 
 

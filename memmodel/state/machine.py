@@ -1,5 +1,7 @@
 """A Memory with what turns users' words into rows: geometry, pfns, zones by node, CPUs."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +27,7 @@ class Machine:
         self.state = state
         self.pfns = pfns
         self.cpus = cpus
+        self.requests: dict[tuple[Any, ...], Any] = {}  # what mechanisms made of requests, for this state's features
         self._zonelists: dict[tuple[int, ZoneType, bool], npt.NDArray[np.uint64]] = {}
 
     @property
