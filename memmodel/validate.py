@@ -36,7 +36,7 @@ REPLAYS = {
     "R1cma-73gt": "7.3",
     "R5-73gt-pb7": "7.3",
 }
-STOCK_REPLAYS = {"R1-612-stock": ("6.12.117", "t00", 45.0)}
+STOCK_REPLAYS = {"R1-612-stock": ("6.12.117", "t00", 45.0), "R5-73-arm64-16k": ("7.3", "a0", 25.0)}
 _ZONE = re.compile(r"Node +(\d+), zone +([^\s,]+)")
 
 
