@@ -115,6 +115,7 @@ def test_dmabuf_alloc__who_reclaims(kernel, calls):
     assert list(dict.fromkeys(asked)) == calls
 
 
+@views.large
 def test_dmabuf_alloc__with_reclaim():
     mem = PhysicalMemory(Geometry(arch="generic"), "64MiB", seed=0)
     folios = mm.alloc_pages(mem, count=16384)

@@ -76,6 +76,7 @@ def test_fault_thp__counts_and_places():
     assert counts(mem) == (32, 8, 0, 0)
 
 
+@views.large
 @pytest.mark.parametrize(
     ("defrag", "madvised", "n_compactions", "n_reclaims"),
     [

@@ -140,6 +140,7 @@ def test_run_kswapd__nothing_to_do():
     assert mem.vmstat()["pageoutrun"] == 1
 
 
+@views.large
 def test_run_kswapd__an_order_drops_to_0_once_there_is_enough_to_compact():
     """compact_gap: 2 << order; since 7.2 at most 32."""
     for kernel, n_passes in (("6.12.117", 4), ("7.3", 1)):
@@ -158,6 +159,7 @@ def test_run_kswapd__balanced_at_its_order():
     assert (run.balanced, run.order, run.n_reclaimed) == (True, 0, 32)
 
 
+@views.large
 @pytest.mark.parametrize("enough", [True, False])
 def test_run_kswapd__gives_the_boost_back(enough):
     """It reclaims the boost even where there is enough, and gives back what it saw at its start, no more."""
@@ -192,6 +194,7 @@ def boosted():
     return mem, np.count_nonzero(mem.state.pages["pg_flags"] & PageFlag.LRU)
 
 
+@views.large
 def test_run_kswapd__for_a_boost_the_priority_stays_at_10():
     mem, on_lists = boosted()
     asked = []
@@ -205,6 +208,7 @@ def test_run_kswapd__for_a_boost_the_priority_stays_at_10():
     assert (run.n_reclaimed, run.boost_returned) == (140, 130)
 
 
+@views.large
 def test_run_kswapd__a_node_out_of_balance_forgets_the_boost_and_starts_over():
     mem, on_lists = boosted()
     asked = []
@@ -234,6 +238,7 @@ def test_run_kswapd__a_boost_that_shrank_meanwhile():
     assert mem.state.zones["watermark_boost"].tolist() == [0]
 
 
+@views.large
 def test_run_kswapd__one_node_and_the_zones_of_the_request():
     mem = PhysicalMemory(Geometry(arch="generic"), "256MiB", nodes=2, movablecore="128MiB", seed=0)
     for node in range(2):
@@ -303,6 +308,7 @@ def test_drain_all_pages__zones_by_name():
     refused(mem, "zone 'Normal'; one of: 0:Normal, 1:Normal", mm.drain_all_pages, "Normal")
 
 
+@views.large
 def test_vmstat_update__folds_and_decays():
     """high: an eighth less, not below high_min nor below count - (batch << 5); what is above goes back."""
     mem = PhysicalMemory(Geometry(arch="generic"), "4GiB", cpus=2, seed=0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from memmodel.errors import InputError
+from memmodel.jit import JIT_ENABLED
 from memmodel.kernels.buddy import free_ranges
 from memmodel.memory import PhysicalMemory
 from memmodel.state.build import ZoneSpan, empty_memory, size_memory, with_contents
@@ -11,6 +12,8 @@ from memmodel.state.layout import BlockBit, Kind, ZoneType
 from memmodel.state.sizing import Sysctls
 from tests.reference.buddy import ISOLATE
 
+# Fills a zone of a hundred thousand pages: minutes as plain Python, and what it runs is run so elsewhere on less.
+large = pytest.mark.skipif(not JIT_ENABLED, reason="a large zone; without the JIT it takes minutes")
 NOTHING_KEPT_BACK = Sysctls(min_free_kbytes=0, watermark_boost_factor=0, pcp=False)
 BEFORE_6_10 = {"freelist_hygiene": False, "claim_steal": False}
 
