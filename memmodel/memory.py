@@ -122,7 +122,13 @@ class PhysicalMemory(Machine):
 
     @classmethod
     def from_snapshot(
-        cls, snapshot: Snapshot, geometry: Geometry | None = None, *, contents: bool = False, seed: int = 0
+        cls,
+        snapshot: Snapshot,
+        geometry: Geometry | None = None,
+        *,
+        kernel: str | None = None,
+        contents: bool = False,
+        seed: int = 0,
     ) -> Self:
         """The memory of a real machine.
 
@@ -136,7 +142,9 @@ class PhysicalMemory(Machine):
         snapshot
             As `read_snapshot` gives it.
         geometry
-            If not given, the orders and page size of the snapshot, with the default kernel's features.
+            If not given, the orders and page size of the snapshot, with the features of `kernel`.
+        kernel
+            Its name, in place of a geometry; the default kernel's features if neither is given.
         contents
             Whether pages have bytes (all zero).
         seed
@@ -151,7 +159,10 @@ class PhysicalMemory(Machine):
         assumed = placement.assumed
         if geometry is None:
             geometry = geometry_of(placement.free_lists)
-            assumed = (*assumed, f"rules of kernel {geometry.kernel}: no file says which one it was")
+            if kernel is not None:
+                geometry = geometry.replace(kernel=kernel)
+            else:
+                assumed = (*assumed, f"rules of kernel {geometry.kernel}: no file says which one it was")
         state, pfns = from_placement(geometry, placement)
         cpus = state.pcp.size // state.zones.size
         differences = (*snapshot.differences, *placement.differences)
@@ -188,8 +199,8 @@ class PhysicalMemory(Machine):
         differences = self.state.pcp["free_diff"].reshape(-1, self.cpus).sum(axis=1)
         free_pages = (self.state.zones["free_pages"] + differences).tolist()  # as exact as zone_page_state_snapshot()
         zones = ", ".join(
-            f"{zone['node']}:{self.zone_name(i)} {free_pages[i]}/{int(zone['managed'])} pages free"
-            for i, zone in enumerate(self.state.zones)
+            f"{label} {free_pages[i]}/{int(self.state.zones[i]['managed'])} pages free"
+            for i, label in enumerate(self.zone_labels)
         )
         return f"<PhysicalMemory {self.geometry.arch} {self.geometry.page_size_bytes >> 10}KiB: {zones}>"
 
@@ -235,6 +246,11 @@ class PhysicalMemory(Machine):
     def zone_name(self, zone: int) -> str:
         """The name that /proc prints."""
         return ZoneType(int(self.state.zones[zone]["zone_type"])).label
+
+    @property
+    def zone_labels(self) -> list[str]:
+        """Node and name of each zone: "0:Normal"."""
+        return [f"{zone['node']}:{self.zone_name(i)}" for i, zone in enumerate(self.state.zones)]
 
     # -- labelled views --------------------------------------------------------------------------------------------
 
@@ -284,7 +300,7 @@ class PhysicalMemory(Machine):
         import xarray as xr
 
         coords: dict[str, Any] = {
-            "zone": [f"{zone['node']}:{self.zone_name(i)}" for i, zone in enumerate(self.state.zones)],
+            "zone": self.zone_labels,
             "migratetype": list(MIGRATETYPE_NAMES),
             "order": np.arange(self.geometry.max_page_order + 1),
         }

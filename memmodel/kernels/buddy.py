@@ -12,10 +12,12 @@ import numpy.typing as npt
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.freelist import (
     CMA,
+    FREE,
     HIGHATOMIC,
     HYGIENE,
     ISOLATE,
     ONE,
+    ORDER_BITS,
     TYPES,
     account,
     add_free,
@@ -25,7 +27,8 @@ from memmodel.kernels.freelist import (
     is_free_head,
     set_block_types,
 )
-from memmodel.state.layout import MIGRATE_TYPES, NONE, BlockBit, Kind, Memory, MigrateType
+from memmodel.kernels.pageblock import KIND_BITS, containing_head
+from memmodel.state.layout import MIGRATE_TYPES, NONE, BlockBit, Kind, Memory, MigrateType, block_types
 
 U = np.uint64
 ZERO = np.uint64(0)
@@ -134,6 +137,32 @@ def take_smallest(mem: Memory, zone: U, cpu: U, order: U, migratetype: U) -> U:
     return NONE
 
 
+@inlined
+def take_out_of_buddy(mem: Memory, index: U, cpu: U, order: U) -> bool:
+    """Split the free block that holds this one so that it alone leaves the lists; False if there is none.
+
+    Each half without it goes back to the head of its list, the largest first (break_down_buddy_pages).
+    """
+    head = containing_head(mem, index)
+    state = np.uint64(mem.pages[head].state)
+    if state & KIND_BITS != FREE or state & ORDER_BITS < order:
+        return False
+    high = state & ORDER_BITS
+    zone = np.uint64(mem.pages[head].zone)
+    migratetype = block_type(mem, head)
+    del_free(mem, head, high)
+    account(mem, zone, cpu, migratetype, -np.int64(ONE << order))
+    while high > order:
+        high -= ONE
+        upper = head + (ONE << high)
+        if index >= upper:
+            add_free(mem, head, high, migratetype, False)
+            head = upper
+        else:
+            add_free(mem, upper, high, migratetype, False)
+    return True
+
+
 @kernel
 def free_ranges(mem: Memory, starts: Any, ends: Any) -> None:
     """Give ranges of rows to the buddy in maximal chunks, ascending, each to the tail (__free_pages_core at boot)."""
@@ -176,7 +205,5 @@ def count_blocks(mem: Memory) -> npt.NDArray[np.int64]:
         rows = np.arange(int(record["start"]), int(record["end"]), 1 << int(mem.params.pageblock_order))
         blocks = mem.blocks[rows[mem.pages["zone"][rows] == zone] >> int(mem.params.pageblock_order)]
         blocks = blocks[blocks["bits"] & BlockBit.OFFLINE == 0]
-        isolated = blocks["bits"] & BlockBit.ISOLATE != 0
-        types = np.where(isolated, MigrateType.ISOLATE, blocks["migratetype"])
-        counts[zone] = np.bincount(types, minlength=MIGRATE_TYPES)
+        counts[zone] = np.bincount(block_types(blocks), minlength=MIGRATE_TYPES)
     return counts

@@ -104,12 +104,6 @@ def set_block_types(mem: Memory, index: U, order: U, migratetype: U) -> None:
 
 
 @inlined
-def set_block_type(mem: Memory, index: U, migratetype: U) -> None:
-    """Type of one pageblock (set_pageblock_migratetype)."""
-    set_block_types(mem, index, mem.params.pageblock_order, migratetype)
-
-
-@inlined
 def fold_difference(mem: Memory, zone: U, cpu: U) -> bool:
     """Bring a CPU's differences into the zone's counters, as when it goes idle (quiet_vmstat); True if any were."""
     pcp = mem.pcp[zone * mem.params.n_cpus + cpu]

@@ -50,7 +50,7 @@ def set_pageblock_type(mem: Memory, zone: U, index: U, migratetype: U) -> None:
 
 
 @inlined
-def move_free_blocks(mem: Memory, zone: U, cpu: U, first: U, migratetype: U) -> U:
+def move_free_blocks(mem: Memory, cpu: U, first: U, migratetype: U) -> U:
     """The free blocks from a row to the end of its pageblock, ascending, to the tails of another type's lists.
 
     Pages moved (move_freepages).
@@ -73,7 +73,7 @@ def move_freepages_block(mem: Memory, zone: U, cpu: U, index: U, migratetype: U)
     """Pageblock and free blocks become another type; one that the zone's border cuts is left alone: False."""
     if not spans_block(mem, zone, index):
         return False
-    move_free_blocks(mem, zone, cpu, block_start(mem, index), migratetype)
+    move_free_blocks(mem, cpu, block_start(mem, index), migratetype)
     set_pageblock_type(mem, zone, index, migratetype)
     return True
 
@@ -93,7 +93,7 @@ def move_freepages_61(mem: Memory, zone: U, cpu: U, index: U, migratetype: U) ->
     """
     if block_start(mem, index) + (ONE << mem.params.pageblock_order) > mem.zones[zone].end:
         return ZERO
-    return move_free_blocks(mem, zone, cpu, first_moved_61(mem, zone, index), migratetype)
+    return move_free_blocks(mem, cpu, first_moved_61(mem, zone, index), migratetype)
 
 
 @inlined

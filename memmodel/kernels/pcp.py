@@ -256,12 +256,6 @@ def pcp_free(mem: Memory, zone: U, cpu: U, index: U, order: U, migratetype: U) -
 
 
 @kernel
-def drain_cpu(mem: Memory, zone: U, cpu: U) -> bool:
-    """drain_pages_zone() on that CPU; False if nothing was on its lists."""
-    return drain_all_pcp(mem, zone, cpu, cpu)
-
-
-@kernel
 def drain_all_pages(mem: Memory, zone: U, runs_on: U) -> bool:
     """Empty the lists of a zone, CPUs ascending; of all zones, ascending, for a zone beyond the last.
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from memmodel.jit import count_trailing_zeros, inlined, kernel
-from memmodel.kernels.freelist import FREE, ONE, account, add_free, block_type, del_free
-from memmodel.state.layout import MF_QUEUE_SLOTS, NONE, Kind, Memory, PageFlag
+from memmodel.kernels.buddy import take_out_of_buddy
+from memmodel.kernels.freelist import ONE
+from memmodel.state.layout import MF_QUEUE_SLOTS, Kind, Memory, PageFlag
 
 U = np.uint64
 SIX = np.uint64(6)
@@ -50,40 +51,10 @@ def queue_failure(mem: Memory, cpu: U, index: U) -> bool:
 
 
 @inlined
-def free_block_of(mem: Memory, index: U) -> U:
-    """First row of the free block that holds this page, or NONE."""
-    zone = mem.pages[index].zone
-    for order in range(mem.params.max_order + ONE):
-        head = index & ~((ONE << order) - ONE)
-        page = mem.pages[head]
-        if page.zone == zone and page.state >= FREE | order and page.state <= FREE | mem.params.max_order:
-            return head
-    return NONE
-
-
-@inlined
 def take_page_off_buddy(mem: Memory, index: U, cpu: U) -> bool:
-    """Split the free block around a page down to it, and keep the page off the lists for good.
-
-    Each half without the page goes back to the head of its list, the largest first (break_down_buddy_pages); the
-    zone loses one free page.
-    """
-    head = free_block_of(mem, index)
-    if head == NONE:
+    """Keep a free page off the lists for good; False if it is not free."""
+    if not take_out_of_buddy(mem, index, cpu, ZERO):
         return False
-    zone = mem.pages[index].zone
-    order = np.uint64(mem.pages[head].state) - FREE
-    migratetype = block_type(mem, head)
-    del_free(mem, head, order)
-    while order:
-        order -= ONE
-        upper = head + (ONE << order)
-        if index >= upper:
-            add_free(mem, head, order, migratetype, False)
-            head = upper
-        else:
-            add_free(mem, upper, order, migratetype, False)
-    account(mem, np.uint64(zone), cpu, migratetype, np.int64(-1))
     page = mem.pages[index]
     page.state = LOST
     page.refcount = ONE

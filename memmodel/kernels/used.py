@@ -3,18 +3,18 @@
 import numpy as np
 
 from memmodel.jit import inlined, never_inline, outlined
-from memmodel.kernels.buddy import USED, free_pages_split
-from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, account, add_free, block_type, del_free, unlink
+from memmodel.kernels.buddy import USED, free_pages_split, take_out_of_buddy
+from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, TYPES, unlink
 from memmodel.kernels.isolation import ISOLATED
 from memmodel.kernels.lru import leave_lru
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
+from memmodel.kernels.pcp import LISTS, PCP
+from memmodel.kernels.poisoning import LOST
 from memmodel.state.layout import Kind, Memory
 
 U = np.uint64
 ZERO = np.uint64(0)
-LOST = np.uint64(Kind.HWPOISON << 4)
 UNKNOWN = np.uint64(Kind.UNKNOWN << 4)
-PCP = np.uint64(Kind.PCP << 4)
 
 
 @inlined
@@ -73,32 +73,6 @@ def make_used_block(mem: Memory, index: U, order: U) -> bool:
 
 
 @inlined
-def take_out_of_buddy(mem: Memory, index: U, cpu: U, order: U) -> bool:
-    """Split the free block that holds this one so that it alone leaves the lists; the other halves are freed.
-
-    False if none does.
-    """
-    head = containing_head(mem, index)
-    state = np.uint64(mem.pages[head].state)
-    if state & KIND_BITS != FREE or state & ORDER_BITS < order:
-        return False
-    high = state & ORDER_BITS
-    zone = np.uint64(mem.pages[head].zone)
-    migratetype = block_type(mem, head)
-    del_free(mem, head, high)
-    account(mem, zone, cpu, migratetype, -np.int64(ONE << order))
-    while high > order:
-        high -= ONE
-        upper = head + (ONE << high)
-        if index >= upper:
-            add_free(mem, head, high, migratetype, False)
-            head = upper
-        else:
-            add_free(mem, upper, high, migratetype, False)
-    return True
-
-
-@inlined
 def take_off_pcp(mem: Memory, index: U) -> None:
     """Take a page off whichever per-CPU list it is on."""
     params = mem.params
@@ -107,8 +81,8 @@ def take_off_pcp(mem: Memory, index: U) -> None:
     head = np.uint64(mem.pages[index].next)
     while head < params.n_pages:  # list heads lie behind the pages
         head = np.uint64(mem.pages[head].next)
-    lists = (params.max_order + ONE) * np.uint64(6)
-    cpu = (head - params.n_pages - zone * params.heads_per_zone - lists) // np.uint64(14)
+    lists = (params.max_order + ONE) * TYPES
+    cpu = (head - params.n_pages - zone * params.heads_per_zone - lists) // LISTS
     unlink(mem, index)
     mem.pcp[zone * params.n_cpus + cpu].count -= ONE << order
 

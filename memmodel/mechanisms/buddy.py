@@ -8,9 +8,8 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import allocate as kernels
 from memmodel.kernels import folios as folio_kernels
-from memmodel.kernels.page_alloc import Request
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
-from memmodel.mechanisms.request import DEFAULT_GFP, highest_zone, joins_lru, request_of
+from memmodel.mechanisms.request import DEFAULT_GFP, joins_lru, requested
 from memmodel.mechanisms.slowpath import SlowPath
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
@@ -107,7 +106,7 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
     for policy in steps[:2]:
         if policy is not None and not callable(policy):
             raise InputError(f"reclaim and compact are functions, not {policy!r}")
-    zonelist, request = requested(mem, asked)
+    zonelist, request = requested(mem, gfp, order, asked.node, asked.lru)
     handles = np.full(count, -1, np.int64)
     if not zonelist.size:  # no node has any of these zones
         return handles
@@ -126,17 +125,6 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
             break
         done += 1
     return handles
-
-
-def requested(mem: Machine, asked: Asked) -> tuple[npt.NDArray[np.uint64], Request]:
-    """Zonelist and request as kernels take them; kept, for making them takes as long as 300 allocations."""
-    key = (asked.order, asked.gfp, asked.node, asked.lru)
-    found: tuple[npt.NDArray[np.uint64], Request] | None = mem.requests.get(key)
-    if found is None:
-        zonelist = mem.zonelist(asked.node, highest_zone(mem.geometry, asked.gfp), this_node=asked.gfp.thisnode)
-        request = request_of(mem, asked.gfp, asked.order, asked.node, asked.lru)
-        found = mem.requests[key] = (zonelist, request)
-    return found
 
 
 def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:

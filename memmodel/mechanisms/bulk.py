@@ -7,7 +7,7 @@ from memmodel.kernels import bulk as kernels
 from memmodel.kernels.slowpath import watermark_test
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Rows, Steps
-from memmodel.mechanisms.request import DEFAULT_GFP, highest_zone, joins_lru, request_of
+from memmodel.mechanisms.request import DEFAULT_GFP, joins_lru, requested
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import Alloc, Wmark
 from memmodel.state.machine import Handles, Machine
@@ -61,11 +61,10 @@ def alloc_pages_bulk(  # noqa: PLR0913 - as alloc_pages
     flags = parse_gfp(DEFAULT_GFP[one_of(migratetype, DEFAULT_GFP, "migratetype")] if gfp is None else gfp)
     asked = Asked(0, flags, node, cpu, joins_lru(flags))
     on_cpu = mem.check_cpu(cpu)
-    zonelist = mem.zonelist(node, highest_zone(mem.geometry, flags), this_node=flags.thisnode)
+    zonelist, request = requested(mem, flags, 0, node, asked.lru)
     handles = np.full(count, -1, np.int64)
     if not count or not zonelist.size:
         return handles
-    request = request_of(mem, flags, 0, node, asked.lru)
     alloc_flags = np.uint64(Wmark.LOW | int(request.fast) & Alloc.CMA)
     zone = None if count == 1 or "__GFP_ACCOUNT" in flags else zone_with(mem, zonelist, alloc_flags, count)
     done = 0

@@ -1,6 +1,7 @@
 """What a request's gfp flags mean for the allocator: zones, migratetype, and the flags of each attempt."""
 
 import numpy as np
+import numpy.typing as npt
 
 from memmodel.geometry import Geometry
 from memmodel.kernels.page_alloc import Request
@@ -8,7 +9,7 @@ from memmodel.sources.gfp import Gfp
 from memmodel.state.layout import Alloc, Feature, MigrateType, Wmark, ZoneType
 from memmodel.state.machine import Machine
 
-__all__ = ["DEFAULT_GFP", "highest_zone", "joins_lru", "request_of"]
+__all__ = ["DEFAULT_GFP", "highest_zone", "joins_lru", "request_of", "requested"]
 
 DEFAULT_GFP = {
     "movable": "GFP_HIGHUSER_MOVABLE",
@@ -37,6 +38,16 @@ def joins_lru(gfp: Gfp) -> bool:
     if gfp.is_movable:
         return True
     return {"__GFP_HIGHMEM", "__GFP_COMP", "__GFP_DIRECT_RECLAIM"} <= gfp.flags and "__GFP_ACCOUNT" not in gfp
+
+
+def requested(mem: Machine, gfp: Gfp, order: int, node: int, lru: bool) -> tuple[npt.NDArray[np.uint64], Request]:
+    """Zonelist and request as kernels take them; kept, for making them takes as long as 300 allocations."""
+    key = (order, gfp, node, lru)
+    found: tuple[npt.NDArray[np.uint64], Request] | None = mem.requests.get(key)
+    if found is None:
+        zonelist = mem.zonelist(node, highest_zone(mem.geometry, gfp), this_node=gfp.thisnode)
+        found = mem.requests[key] = (zonelist, request_of(mem, gfp, order, node, lru))
+    return found
 
 
 def request_of(mem: Machine, gfp: Gfp, order: int, node: int, lru: bool) -> Request:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from memmodel.kernels.isolation import rotate_behind
-from memmodel.state.layout import MIGRATE_TYPES, MigrateType
+from memmodel.replaying.comparing import free_list_rows
+from memmodel.state.layout import MigrateType
 from memmodel.state.machine import Machine
 
 __all__ = ["CompactionRun"]
@@ -78,19 +79,14 @@ class CompactionRun:
 
     def _search(self, block: int | None) -> tuple[int | None, bool]:
         """(entry at which the search ends, True if it is in the pageblock); None where the lists end first."""
-        state = self.mem.state
         limit, n_scanned = (CLUSTER_MAX >> int(self.record["fast_search_fail"])) + 1, 0
-        base = int(state.params.n_pages) + self.zone * int(state.params.heads_per_zone)
         for order in range(self.order - 1, COSTLY_ORDER - 1, -1):
             if n_scanned >= limit:
                 break
-            head = base + order * MIGRATE_TYPES + MigrateType.MOVABLE
-            row = int(state.pages["next"][head])
-            while row != head:
+            for row in free_list_rows(self.mem, self.zone, order, MigrateType.MOVABLE)[: limit + 1].tolist():
                 if n_scanned >= limit:
                     return row, False
                 n_scanned += 1
                 if self.block_of(row) == block:
                     return row, True
-                row = int(state.pages["next"][row])
         return None, False

@@ -7,10 +7,17 @@ import numpy as np
 
 from memmodel.kernels.replay_helpers import list_rows
 from memmodel.sources.records import FreeLists, IntArray, Snapshot, ZoneLists
-from memmodel.state.layout import MIGRATE_TYPES, NR_PCP_LISTS, BlockBit, MigrateType, ZoneType
+from memmodel.state.layout import (
+    MIGRATE_TYPES,
+    NR_PCP_LISTS,
+    ZoneType,
+    block_types,
+    free_list_head,
+    pcp_list_head,
+)
 from memmodel.state.machine import Machine
 
-__all__ = ["SnapshotComparison", "compare_buddyinfo", "compare_dump", "free_list_rows"]
+__all__ = ["SnapshotComparison", "compare_buddyinfo", "compare_dump", "free_list_rows", "pcp_list_rows"]
 
 NO_PFNS = np.empty(0, np.int64)
 
@@ -92,12 +99,10 @@ def _compare(mine: IntArray, real: IntArray, what: str, texts: list[str]) -> Non
 
 
 def _compare_pcp(mem: Machine, zone: int, lists: ZoneLists, texts: list[str], counters: list[str]) -> None:
-    params = mem.state.params
-    base = int(params.n_pages) + zone * int(params.heads_per_zone) + (int(params.max_order) + 1) * MIGRATE_TYPES
     for pcp in lists.pcp:
-        record = mem.state.pcp[zone * int(params.n_cpus) + pcp.cpu]
+        record = mem.state.pcp[zone * mem.cpus + pcp.cpu]
         for pindex in range(NR_PCP_LISTS):
-            mine = mem.pfns.pfn(_rows(mem, base + pcp.cpu * NR_PCP_LISTS + pindex, int(record["count"])))
+            mine = mem.pfns.pfn(pcp_list_rows(mem, zone, pcp.cpu, pindex))
             real = pcp.lists.get(pindex, NO_PFNS)
             _compare(mine, real, f"{lists.name}: list {pindex} of CPU {pcp.cpu}", texts)
         for name in ("count", "high", "free_count"):
@@ -107,8 +112,7 @@ def _compare_pcp(mem: Machine, zone: int, lists: ZoneLists, texts: list[str], co
 
 
 def _compare_blocks(mem: Machine, lists: ZoneLists, texts: list[str]) -> None:
-    blocks = mem.state.blocks[mem.pfns.index(lists.block_pfns) >> mem.geometry.pageblock_order]
-    types = np.where(blocks["bits"] & BlockBit.ISOLATE, MigrateType.ISOLATE, blocks["migratetype"])
+    types = block_types(mem.state.blocks[mem.pfns.index(lists.block_pfns) >> mem.geometry.pageblock_order])
     for place in np.flatnonzero(types != lists.block_migratetypes).tolist():
         pfn, mine, real = int(lists.block_pfns[place]), int(types[place]), int(lists.block_migratetypes[place])
         texts.append(f"{lists.name}: pageblock {pfn} is of type {mine}, kernel {real}")
@@ -117,8 +121,14 @@ def _compare_blocks(mem: Machine, lists: ZoneLists, texts: list[str]) -> None:
 def free_list_rows(mem: Machine, zone: int, order: int, migratetype: int) -> IntArray:
     """Rows of the blocks on a free list, the next to be allocated first."""
     state = mem.state
-    head = int(state.params.n_pages) + zone * int(state.params.heads_per_zone) + order * MIGRATE_TYPES + migratetype
+    head = free_list_head(state.params, zone, order, migratetype)
     return _rows(mem, head, int(state.zones[zone]["nr_free"][order]))
+
+
+def pcp_list_rows(mem: Machine, zone: int, cpu: int, pindex: int) -> IntArray:
+    """Rows of the blocks on a per-CPU list, the next to be allocated first."""
+    head = pcp_list_head(mem.state.params, zone, cpu, pindex)
+    return _rows(mem, head, int(mem.state.pcp[zone * mem.cpus + cpu]["count"]))
 
 
 def _rows(mem: Machine, head: int, most: int) -> IntArray:

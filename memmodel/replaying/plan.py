@@ -17,16 +17,16 @@ from memmodel.kernels.replay_state import (
     step_dtype,
 )
 from memmodel.kernels.trace_frees import ORPHAN, Frees, tell_frees
-from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
+from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.replaying.foresight import chunked_frees, freed_first, kswapd_ends, scan_starts, vmstat_runs
 from memmodel.replaying.refusing import PAGED, Problem, check_cpus, leave_out
 from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
-from memmodel.sources.gfp import parse_gfp
+from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.sources.records import IntArray
 from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS
 from memmodel.state.machine import Machine
 
-__all__ = ["Plan", "fresh_course", "make_plan"]
+__all__ = ["Plan", "fresh_course", "make_plan", "request_table"]
 
 SIMPLE = {
     Event.MM_PAGE_ALLOC: Action.ALLOC,
@@ -46,6 +46,7 @@ SELDOM = (
 # Functions whose list operations a replay may know: compaction's and CMA's isolation, compaction's rotation.
 ISOLATES = ("__isolate_free_page",)
 ROTATES = ("compaction_alloc", "fast_isolate_freepages")
+Kind = tuple[int, Gfp]  # of request: order and flags
 PAUSE_NS = 150_000_000  # a trace that says nothing for so long is of an idle machine
 
 
@@ -54,7 +55,8 @@ class Plan:
     """Steps, and what Python's part of the replay looks up."""
 
     course: Course
-    gfp_of_request: list[str]
+    kinds: list[Kind]
+    """Of requests."""
     kswapd_ends: dict[int, int]
     """Rows before which a run of kswapd has ended -> its pid."""
     scan_starts: dict[int, int | None]
@@ -99,7 +101,7 @@ def make_plan(
     problems = leave_out(mem, trace, actions)
     indices = _indices(mem, trace, actions)
     _tell_frees(mem, trace, actions, problems)
-    requests, zonelists, request_of_row, texts = _requests(mem, trace, actions, node)
+    kinds, kind_of_row = _kinds(trace, actions)
     ends = kswapd_ends(trace)
     ranges = {}
     if "contig_free_chunks" in mem.geometry.features:
@@ -108,9 +110,9 @@ def make_plan(
     before = {Action.KSWAPD_END: np.array(sorted(row for row in ends if last_row is None or row < last_row), np.int64)}
     if samples is not None:
         before[Action.SAMPLE] = samples
-    steps = _steps(trace, actions, indices, request_of_row, before)
-    course = fresh_course(steps.view(np.recarray), requests.view(np.recarray), zonelists)
-    return Plan(course, texts, ends, scan_starts(trace, actions), ranges, freed_first(steps), problems)
+    steps = _steps(trace, actions, indices, kind_of_row, before)
+    course = fresh_course(steps.view(np.recarray), *request_table(mem, kinds, node))
+    return Plan(course, kinds, ends, scan_starts(trace, actions), ranges, freed_first(steps), problems)
 
 
 def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n_logged: int = 0) -> Course:
@@ -178,31 +180,32 @@ def _tell_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], probl
     actions[alone] = -1
 
 
-def _requests(
-    mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], node: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64], npt.NDArray[np.uint32], list[str]]:
-    """Each kind of request (order and gfp flags) once: what kernels take, their zonelists, and the kind of each row."""
+def _kinds(trace: Trace, actions: npt.NDArray[np.int8]) -> tuple[list[Kind], npt.NDArray[np.uint32]]:
+    """Each kind of request once, and the kind of each row."""
     rows = np.flatnonzero(actions == Action.ALLOC)
     columns = FIELDS[Event.MM_PAGE_ALLOC]
     orders, texts_of_row = trace.fields[rows, columns["order"]], trace.fields[rows, columns["gfp_flags"]]
     _, first, inverse = np.unique(orders * len(trace.strings) + texts_of_row, return_index=True, return_inverse=True)
-    kinds = np.stack([orders[first], texts_of_row[first]], axis=1)
-    table = np.zeros(len(kinds), request_dtype)
-    zonelists: list[int] = []
-    texts = []
-    for number, (order, text) in enumerate(kinds.tolist()):
+    told = np.stack([rows[first], orders[first], texts_of_row[first]], axis=1)
+    kinds = []
+    for row, order, text in told.tolist():
         try:
-            gfp = parse_gfp(trace.strings[text])
+            kinds.append((order, parse_gfp(trace.strings[text])))
         except InputError as error:
-            raise InputError(f"{trace.source}:{int(trace.line[rows[first[number]]])}: {error}") from None
-        zones = mem.zonelist(node, highest_zone(mem.geometry, gfp), this_node=gfp.thisnode).tolist()
-        request = request_of(mem, gfp, order, node, joins_lru(gfp))
-        table[number] = (*request, len(zonelists), len(zonelists) + len(zones))
-        zonelists += zones
-        texts.append(trace.strings[text])
-    request_of_row = np.zeros(len(trace), np.uint32)
-    request_of_row[rows] = inverse.reshape(-1)
-    return table, np.array(zonelists, np.uint64), request_of_row, texts
+            raise InputError(f"{trace.source}:{int(trace.line[row])}: {error}") from None
+    kind_of_row = np.zeros(len(trace), np.uint32)
+    kind_of_row[rows] = inverse.reshape(-1)
+    return kinds, kind_of_row
+
+
+def request_table(mem: Machine, kinds: list[Kind], node: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]:
+    """What kernels take of each kind of request, and the zonelists, one behind the other."""
+    table, zonelists = np.zeros(len(kinds), request_dtype), list[int]()
+    for number, (order, gfp) in enumerate(kinds):
+        zones, request = requested(mem, gfp, order, node, joins_lru(gfp))
+        table[number] = (*request, len(zonelists), len(zonelists) + zones.size)
+        zonelists += zones.tolist()
+    return table.view(np.recarray), np.array(zonelists, np.uint64)
 
 
 def _steps(

@@ -111,11 +111,12 @@ class Hidden(NamedTuple):
     """Whether the vmstat worker ran before the first request: a trace without the kernel's drains does not tell."""
 
 
-def find_hidden(base: Start, trace: Trace, plan: Plan, node: int) -> tuple[Hidden, Run | None]:
+def find_hidden(base: Start, trace: Trace, plan: Plan, node: int, log: bool = False) -> tuple[Hidden, Run | None]:
     """The first hidden numbers with which nothing differs, and that replay; else those that get furthest, and None."""
     furthest: tuple[int, Hidden] | None = None
-    for hidden in itertools.starmap(Hidden, itertools.product(ALLOC_FACTORS, (True, False), (False, True))):
-        run = begin(base, trace, plan, hidden, node)
+    folded = (True, False) if base.dumps else (True,)  # other starts have no counters beside their lists
+    for hidden in itertools.starmap(Hidden, itertools.product(ALLOC_FACTORS, folded, (False, True))):
+        run = begin(base, trace, plan, hidden, node, log)
         report = run.run(stop_at_first=True)
         if not report.differs:
             return hidden, run

@@ -1,6 +1,5 @@
 """The replay itself: the compiled loop over the steps, and what happens seldom."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, le
 from memmodel.kernels.replay_state import Action, Stop, step_dtype
 from memmodel.kernels.replaying import give_out_step, run_steps
 from memmodel.kernels.request_log import note_failed
-from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
+from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.cma import CmaArea
 from memmodel.replaying.compaction import CompactionRun
@@ -69,7 +68,6 @@ class Run:
         self.isolated: dict[int, list[tuple[int, int]]] = {}  # pid -> ranges of rows with migration sources
         self.cma = CmaArea(mem)
         self.batch_size = np.uint64(mem.state.lru["size"][0])
-        self.inferred: Counter[str] = self.report.inferred
 
     def run(self, stop_at_first: bool = False) -> Report:
         """All steps, or those up to the first difference."""
@@ -103,7 +101,7 @@ class Run:
 
     def _event(self, number: int) -> None:
         row = int(self.steps[number]["row"])
-        HANDLERS[int(self.trace.event[row])](self, number, row)
+        HANDLERS[int(self.trace.event[row])](self, row)
 
     def _vmstat_worker(self, number: int) -> None:
         self.report.given["run of the vmstat worker"] += 1
@@ -177,15 +175,14 @@ class Run:
         else:
             give_out_step(self.mem.state, self.course, number)
 
-    def _first_attempts(self, number: int, row: int, order: int, flags: str) -> None:
+    def _first_attempts(self, row: int, order: int, flags: str) -> None:
         """Direct compaction and direct reclaim begin when a fast and a slow attempt have failed, or one more slow."""
         key = self._key(row)
         if key in self.waiting:
-            self._attempt(number, row)
+            self._attempt(row)
             return
         gfp = parse_gfp(flags)
-        zonelist = self.mem.zonelist(self.node, highest_zone(self.mem.geometry, gfp), this_node=gfp.thisnode)
-        request = request_of(self.mem, gfp, order, self.node, joins_lru(gfp))
+        zonelist, request = requested(self.mem, gfp, order, self.node, joins_lru(gfp))
         self.waiting[key] = Waiting(order, zonelist, request)
         self._set_waiting()
         cpu = np.uint64(self.trace.cpu[row])
@@ -197,7 +194,7 @@ class Run:
             self.report.miss(int(self.trace.line[row]), "missed failure", text)
             put_in_step(self.mem.state, predicted, NONE, np.uint64(order), request.migratetype, cpu)
 
-    def _attempt(self, number: int, row: int) -> bool:
+    def _attempt(self, row: int) -> bool:
         """A slow attempt in between; a page that it finds is the one that mm_page_alloc will tell."""
         key = self._key(row)
         if key not in self.waiting:
@@ -209,20 +206,20 @@ class Run:
             self.waiting[key] = waiting = waiting._replace(found=int(found))
         return waiting.found != NONE
 
-    def _on_reclaim_begin(self, number: int, row: int) -> None:
+    def _on_reclaim_begin(self, row: int) -> None:
         values = self.trace.values(row)
-        self._first_attempts(number, row, int(values["order"]), str(values["gfp_flags"]))
+        self._first_attempts(row, int(values["order"]), str(values["gfp_flags"]))
 
-    def _on_reclaim_end(self, number: int, row: int) -> None:
+    def _on_reclaim_end(self, row: int) -> None:
         """Progress is worth an attempt; if it fails, another one after all per-CPU lists were emptied."""
-        if self.trace.values(row)["nr_reclaimed"] and not self._attempt(number, row):
+        if self.trace.values(row)["nr_reclaimed"] and not self._attempt(row):
             waiting = self.waiting[self._key(row)]
             cpu = np.uint64(self.trace.cpu[row])
             unreserve_highatomic(self.mem.state, waiting.zonelist, cpu, waiting.request.migratetype, False)
             drain_all_pages(self.mem.state, ALL_ZONES, cpu)
-            self._attempt(number, row)
+            self._attempt(row)
 
-    def _on_kswapd_wake(self, number: int, row: int) -> None:
+    def _on_kswapd_wake(self, row: int) -> None:
         node = int(self.trace.values(row)["nid"])
         zones = self.mem.state.zones
         mine = zones["node"] == node
@@ -234,21 +231,21 @@ class Run:
         boosts = self.boosts.pop(self.plan.kswapd_ends[int(self.steps[number]["row"])], None)
         if boosts is None:  # it woke before the start
             return
-        self.inferred["end of a kswapd run"] += 1
+        self.report.inferred["end of a kswapd run"] += 1
         zones = self.mem.state.zones
         zones["watermark_boost"] -= np.minimum(zones["watermark_boost"], np.maximum(boosts, 0))
         zones["flags"][boosts >= 0] &= np.uint8(0xFF ^ ZoneFlag.RECLAIM_ACTIVE)
 
     # -- compaction ------------------------------------------------------------------------------------------------
 
-    def _on_kcompactd_wake(self, number: int, row: int) -> None:
+    def _on_kcompactd_wake(self, row: int) -> None:
         self.kcompactd_orders[int(self.trace.pid[row])] = int(self.trace.values(row)["order"])
 
-    def _on_try_to_compact(self, number: int, row: int) -> None:
+    def _on_try_to_compact(self, row: int) -> None:
         values = self.trace.values(row)
-        self._first_attempts(number, row, int(values["order"]), str(values["gfp_mask"]))
+        self._first_attempts(row, int(values["order"]), str(values["gfp_mask"]))
 
-    def _on_compaction_begin(self, number: int, row: int) -> None:
+    def _on_compaction_begin(self, row: int) -> None:
         values, pid = self.trace.values(row), int(self.trace.pid[row])
         if pid in self.runs:
             self.report.problem(int(self.trace.line[row]), "a compaction of a task whose last one has no end")
@@ -270,14 +267,14 @@ class Run:
         line = int(self.trace.line[row])
         self.runs[pid] = CompactionRun(self.mem, free[0], record, order, migratetype, line)
 
-    def _on_finished(self, number: int, row: int) -> None:
+    def _on_finished(self, row: int) -> None:
         """compact_finished() says whether it goes on; then a source is searched at once."""
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None and self.trace.values(row)["ret"] in GOES_ON:
             start = self.plan.scan_starts[row]
             run.find_source_block(None if start is None else int(self.mem.index(start)))
 
-    def _on_isolate_migratepages(self, number: int, row: int) -> None:
+    def _on_isolate_migratepages(self, row: int) -> None:
         values, pid, cpu = self.trace.values(row), int(self.trace.pid[row]), int(self.trace.cpu[row])
         start, end, n_taken = (int(values[name]) for name in ("start", "end", "nr_taken"))
         first = int(self.mem.index(start))
@@ -292,13 +289,13 @@ class Run:
             if not n_taken and run.leaves_range():
                 leave_range(self.mem.state, self.course, np.uint64(run.slot), np.uint64(cpu))
 
-    def _on_migrate_start(self, number: int, row: int) -> None:
+    def _on_migrate_start(self, row: int) -> None:
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None:
             record = self.course.compactions[run.slot]
             record["migrating"], record["chosen"] = 1, 0
 
-    def _on_migrate_end(self, number: int, row: int) -> None:
+    def _on_migrate_end(self, row: int) -> None:
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None:
             record = self.course.compactions[run.slot]
@@ -309,14 +306,14 @@ class Run:
         for first, last in reversed(self.isolated.pop(int(self.trace.pid[row]), [])):
             lru.put_back_lru(self.mem.state, np.uint64(self.trace.cpu[row]), np.uint64(first), np.uint64(last))
 
-    def _on_migratepages(self, number: int, row: int) -> None:
+    def _on_migratepages(self, row: int) -> None:
         self._put_back(row)
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None and self.course.compactions[run.slot]["captured"] == NONE:
             if run.leaves_range():
                 leave_range(self.mem.state, self.course, np.uint64(run.slot), np.uint64(self.trace.cpu[row]))
 
-    def _on_compaction_end(self, number: int, row: int) -> None:
+    def _on_compaction_end(self, row: int) -> None:
         pid = int(self.trace.pid[row])
         if pid not in self.runs:
             self.report.problem(int(self.trace.line[row]), "the end of a compaction that has no beginning")
@@ -340,7 +337,7 @@ class Run:
 
     # -- CMA -------------------------------------------------------------------------------------------------------
 
-    def _on_cma_start(self, number: int, row: int) -> None:
+    def _on_cma_start(self, row: int) -> None:
         values = self.trace.values(row)
         if self.cma.range is not None:
             self.report.problem(int(self.trace.line[row]), "a CMA allocation while another one has no end")
@@ -348,11 +345,11 @@ class Run:
         self.cma.begin(int(values["count"]), int(values["align"]))
         self._isolate_range(row)
 
-    def _on_cma_retry(self, number: int, row: int) -> None:
+    def _on_cma_retry(self, row: int) -> None:
         if self.cma.range is None:
             self._no_cma_allocation(row)
             return
-        self._on_contig_migrated(number, row)
+        self._on_contig_migrated(row)
         self._undo(row)
         self.cma.retry()
         self._isolate_range(row)
@@ -375,15 +372,15 @@ class Run:
         zone, cpu = np.uint64(self.cma.zone), np.uint64(self.trace.cpu[row])
         isolation.undo_isolation(self.mem.state, zone, cpu, *self._rows(), np.uint64(MigrateType.CMA))
 
-    def _on_contig_migrated(self, number: int, row: int) -> None:
+    def _on_contig_migrated(self, row: int) -> None:
         lru.set_lru_batch(self.mem.state, self.batch_size)
         self._put_back(row)
 
-    def _on_cma_finish(self, number: int, row: int) -> None:
+    def _on_cma_finish(self, row: int) -> None:
         if self.cma.range is None:
             self._no_cma_allocation(row)
             return
-        self._on_contig_migrated(number, row)  # a trace may lack that event
+        self._on_contig_migrated(row)  # a trace may lack that event
         values = self.trace.values(row)
         succeeded = values.get("errorno") == 0
         first, pfn = self.cma.range[0], int(values["pfn"])
@@ -398,7 +395,7 @@ class Run:
             self.report.problem(int(self.trace.line[row]), "of a CMA allocation that has no beginning")
         self.cma.asked = False
 
-    def _on_cma_release(self, number: int, row: int) -> None:
+    def _on_cma_release(self, row: int) -> None:
         values = self.trace.values(row)
         self.cma.release(int(values["pfn"]), int(values["count"]))
 
@@ -414,13 +411,13 @@ class Run:
 
     # -- dumps -----------------------------------------------------------------------------------------------------
 
-    def _on_dump(self, number: int, row: int) -> None:
+    def _on_dump(self, row: int) -> None:
         label = self.trace.values(row)["label"]
         if self.dumps and self.dumps[0].label == label:
             self.report.snapshots.append(compare_dump(self.mem, self.dumps.pop(0)))
 
 
-HANDLERS: dict[int, Callable[[Run, int, int], None]] = {
+HANDLERS: dict[int, Callable[[Run, int], None]] = {
     Event.MM_COMPACTION_BEGIN: Run._on_compaction_begin,
     Event.MM_COMPACTION_END: Run._on_compaction_end,
     Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: Run._on_isolate_migratepages,

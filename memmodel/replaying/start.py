@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace as with_fields
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +11,11 @@ import numpy as np
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
 from memmodel.memory import PhysicalMemory
-from memmodel.sources.freelists import read_free_lists
+from memmodel.sources.freelists import parse_free_lists
 from memmodel.sources.ftrace import Event, Trace
-from memmodel.sources.reading import PathLike
+from memmodel.sources.reading import PathLike, read_text
 from memmodel.sources.records import FreeLists, Snapshot
 from memmodel.sources.snapshot import read_snapshot
-from memmodel.state.from_placement import geometry_of
-from memmodel.state.placement import place
 
 __all__ = ["Start", "end_row", "read_start"]
 
@@ -64,9 +62,7 @@ def _memory(
         start, dumps = _read_start(start)
     elif start.free_lists is not None:
         dumps = [start.free_lists]
-    if geometry is None and kernel is not None:
-        geometry = geometry_of(place(start).free_lists).replace(kernel=kernel)
-    return PhysicalMemory.from_snapshot(start, geometry), dumps
+    return PhysicalMemory.from_snapshot(start, geometry, kernel=kernel), dumps
 
 
 def _read_start(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
@@ -74,12 +70,11 @@ def _read_start(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
     if os.path.isdir(path):
         snapshot = read_snapshot(path)
         return snapshot, [] if snapshot.free_lists is None else [snapshot.free_lists]
-    dumps = list(read_free_lists(path))
+    text, digest = read_text(path)
+    dumps = list(parse_free_lists(text, os.fspath(path)))
     beside = Path(path).parent / "snap" / dumps[0].label
-    if not beside.is_dir():
-        return with_fields(read_snapshot(path, label=dumps[0].label)), dumps
-    dump, files = read_snapshot(path, label=dumps[0].label), read_snapshot(beside)
-    return with_fields(files, free_lists=dump.free_lists, files={**dump.files, **files.files}), dumps
+    files = read_snapshot(beside) if beside.is_dir() else Snapshot(zones={})
+    return replace(files, free_lists=dumps[0], files={os.fspath(path): digest, **files.files}), dumps
 
 
 def _first_row(trace: Trace, dumps: Sequence[FreeLists], label: str) -> int:

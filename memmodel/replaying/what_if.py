@@ -10,24 +10,21 @@ import numpy.typing as npt
 from memmodel.errors import InputError, MemmodelError, one_of
 from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_blocks, count_free
-from memmodel.kernels.replay_state import Course
 from memmodel.kernels.request_log import run_log
-from memmodel.mechanisms.request import highest_zone, joins_lru, request_of
 from memmodel.memory import PhysicalMemory
-from memmodel.replaying.plan import Plan, fresh_course, make_plan
+from memmodel.replaying.plan import Plan, fresh_course, make_plan, request_table
+from memmodel.replaying.recast import placement_of, recast
 from memmodel.replaying.replay import begin, find_hidden
 from memmodel.replaying.start import Start, read_start
 from memmodel.results import dataset
 from memmodel.results.dataset import Column
 from memmodel.results.variables import Variable
 from memmodel.sources.ftrace import Trace, read_trace
-from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.reading import PathLike
 from memmodel.sources.records import MIGRATETYPE_NAMES, Snapshot
 from memmodel.state.fragmentation import fragmentation_index, unusable_free_index
 from memmodel.state.layout import NONE
 from memmodel.state.placement import Placement
-from memmodel.state.recast import placement_of, recast
 from memmodel.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -117,12 +114,13 @@ def what_if(
     base = read_start(start, trace, kernel, geometry)
     rows, times = _sample_rows(trace, base.first_row, samples)
     plan = make_plan(base.memory, trace, base.first_row, node, samples=rows)
-    hidden, _ = find_hidden(base, trace, plan, node)
-    run = begin(base, trace, plan, hidden, node, log=True)
-    first = run.mem.copy()
-    run.run()
+    hidden, run = find_hidden(base, trace, plan, node, log=True)
+    first = begin(base, trace, plan, hidden, node).mem
+    if run is None:
+        run = begin(base, trace, plan, hidden, node, log=True)
+        run.run()
     log = run.course.log[: int(run.course.cursor[0]["n_logged"])]
-    placement = placement_of(first.state, first.pfns)
+    placement = placement_of(first)
     points = []
     for settings in itertools.product(*values.values()):
         mem = _machine(first, placement, dict(zip(values, settings, strict=True)))
@@ -193,7 +191,7 @@ def _machine(first: PhysicalMemory, placement: Placement, settings: dict[str, An
 
 def _replay(mem: PhysicalMemory, plan: Plan, log: Any, n_ids: int, n_samples: int, node: int) -> Point:
     """All requests on one machine."""
-    course = _course(mem, plan, log, node)
+    course = fresh_course(plan.course.steps, *request_table(mem, plan.kinds, node))._replace(log=log)
     places = np.full(max(n_ids, 1), NONE, np.uint64)
     n_pages = int(mem.state.params.n_pages)
     places[:n_pages] = np.arange(n_pages)
@@ -208,32 +206,17 @@ def _replay(mem: PhysicalMemory, plan: Plan, log: Any, n_ids: int, n_samples: in
     return Point(np.array(free), np.array(blocks), np.array(counted), mem.geometry.pageblock_order)
 
 
-def _course(mem: PhysicalMemory, plan: Plan, log: Any, node: int) -> Course:
-    """The requests' kinds as this kernel takes them."""
-    table = plan.course.requests.copy()
-    zonelists: list[int] = []
-    for number, text in enumerate(plan.gfp_of_request):
-        gfp, order = parse_gfp(text), int(table[number]["order"])
-        zones = mem.zonelist(node, highest_zone(mem.geometry, gfp), this_node=gfp.thisnode).tolist()
-        request = request_of(mem, gfp, order, node, joins_lru(gfp))
-        table[number] = (*request, len(zonelists), len(zonelists) + len(zones))
-        zonelists += zones
-    course = fresh_course(plan.course.steps, table.view(np.recarray), np.array(zonelists, np.uint64))
-    return course._replace(log=log)
-
-
 def _dataset(
     base: Start, trace: Trace, values: dict[str, list[Any]], points: list[Point], times: npt.NDArray[np.float64]
 ) -> "xr.Dataset":
     """Dims: the grid, then time, then zone, migratetype and order."""
     mem, dims = base.memory, tuple(values)
     shape = tuple(len(items) for items in values.values())
-    zones = [f"{zone['node']}:{mem.zone_name(i)}" for i, zone in enumerate(mem.state.zones)]
     orders = np.arange(mem.geometry.max_page_order + 1)
     coordinates = [
         *(Column(_on(PARAMETERS[name], name), items) for name, items in values.items()),
         Column(_label("time_s", "float64", "s", "time since the start", "Of the trace's clock."), times),
-        Column(_label("zone", "str", "1", "zone", "Node and name."), zones),
+        Column(_label("zone", "str", "1", "zone", "Node and name."), mem.zone_labels),
         Column(
             _label("migratetype", "str", "1", "migratetype", "As /proc/pagetypeinfo prints it."),
             list(MIGRATETYPE_NAMES),

@@ -43,7 +43,6 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "vmstat": parse_vmstat,
     "meminfo": parse_meminfo,
 }
-_LISTS = ("nr_free", "migratetypes", "type_free", "type_free_capped", "type_blocks")
 _KINDS = (*_PARSERS, "kpageflags")
 _FIRST_ROWS = {
     "gt_snap": re.compile(r"S \S+ [0-9]+ pageblock_order=[0-9]+ "),

@@ -10,15 +10,15 @@ from memmodel.geometry import Geometry
 from memmodel.sources.records import FreeLists, ZoneLists
 from memmodel.state.build import PfnMap, ZoneSpan, empty_memory, size_memory
 from memmodel.state.layout import (
-    MIGRATE_TYPES,
     NONE,
-    NR_PCP_LISTS,
     BlockBit,
     Kind,
     Memory,
     MigrateType,
     Wmark,
     ZoneType,
+    free_list_head,
+    pcp_list_head,
 )
 from memmodel.state.placement import Placement
 from memmodel.state.sizing import Sysctls
@@ -104,10 +104,9 @@ def _fill_pages(memory: Memory, number: int, zone: ZoneLists, placement: Placeme
 
 
 def _fill_lists(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
-    params, record = memory.params, memory.zones[number]
-    base = int(params.n_pages) + number * int(params.heads_per_zone)
+    record = memory.zones[number]
     for (order, migratetype), blocks in zone.lists.items():
-        _link(memory, base + order * MIGRATE_TYPES + migratetype, pfns.index(blocks))
+        _link(memory, free_list_head(memory.params, number, order, migratetype), pfns.index(blocks))
         record["nr_free"][order] += np.uint64(blocks.size)
         if migratetype != MigrateType.ISOLATE:
             record["free_pages"] += blocks.size << order
@@ -118,7 +117,6 @@ def _fill_lists(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> N
 def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
     params = memory.params
     cpus = memory.pcp.size // memory.zones.size
-    base = int(params.n_pages) + number * int(params.heads_per_zone) + (int(params.max_order) + 1) * MIGRATE_TYPES
     for pcp in zone.pcp:
         record = memory.pcp[number * cpus + pcp.cpu]
         for name in ("high", "batch", "high_min", "high_max", "free_count"):
@@ -126,7 +124,7 @@ def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> Non
                 record[name] = getattr(pcp, name)
         for pindex, blocks in pcp.lists.items():
             rows = pfns.index(blocks)
-            _link(memory, base + pcp.cpu * NR_PCP_LISTS + pindex, rows)
+            _link(memory, pcp_list_head(params, number, pcp.cpu, pindex), rows)
             memory.pages["refcount"][rows] = memory.blocks["migratetype"][rows >> int(params.pageblock_order)]
             record["count"] += np.uint32((1 << (memory.pages["state"][rows] & 15).astype(np.int64)).sum())
 

@@ -32,6 +32,9 @@ __all__ = [
     "Wmark",
     "ZoneFlag",
     "ZoneType",
+    "block_types",
+    "free_list_head",
+    "pcp_list_head",
 ]
 
 
@@ -275,6 +278,21 @@ class Params(NamedTuple):
     pcp_thp_order: np.uint64  # order of the per-CPU lists for huge pages; beyond max_order without them
     pcp_batch_scale_max: np.uint64  # CONFIG_PCP_BATCH_SCALE_MAX
     watermark_boost_factor: np.uint64  # vm.watermark_boost_factor
+
+
+def block_types(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Migratetypes of pageblocks as get_pageblock_migratetype() says them: ISOLATE hides the one below it."""
+    return np.where(blocks["bits"] & BlockBit.ISOLATE, MigrateType.ISOLATE, blocks["migratetype"])
+
+
+def free_list_head(params: Params, zone: int, order: int, migratetype: int) -> int:
+    """Row of the head of free_list[order][migratetype]."""
+    return int(params.n_pages) + zone * int(params.heads_per_zone) + order * MIGRATE_TYPES + migratetype
+
+
+def pcp_list_head(params: Params, zone: int, cpu: int, pindex: int) -> int:
+    """Row of the head of a per-CPU list; those of a zone lie behind its free lists."""
+    return free_list_head(params, zone, int(params.max_order) + 1, 0) + cpu * NR_PCP_LISTS + pindex
 
 
 class Memory(NamedTuple):

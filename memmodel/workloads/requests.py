@@ -4,7 +4,7 @@ import numpy as np
 
 from memmodel.kernels.page_alloc import Request
 from memmodel.mechanisms import heaps
-from memmodel.mechanisms.request import highest_zone, request_of
+from memmodel.mechanisms.request import highest_zone, requested
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.layout import NR_ORDERS
 from memmodel.state.machine import Machine
@@ -50,6 +50,6 @@ def request_table(mem: Machine, node: int, cpu: np.uint64) -> Requests:
         zonelist = mem.zonelist(node, highest_zone(mem.geometry, gfp_of(mem, kind, 0)))
         zonelists[kind, : zonelist.size], n_zones[kind] = zonelist, zonelist.size
         for order in range(mem.geometry.max_page_order + 1 if zonelist.size else 0):
-            request = request_of(mem, gfp_of(mem, kind, order), order, node, kind in ON_LRU)
+            _, request = requested(mem, gfp_of(mem, kind, order), order, node, kind in ON_LRU)
             fields[kind, order] = tuple(request)
     return Requests(fields.view(np.recarray), zonelists, n_zones, cpu)

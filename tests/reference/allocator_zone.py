@@ -226,12 +226,16 @@ class Zone:
                 buddy_type = self.type_of(buddy)
                 if buddy_type != migratetype and not {buddy_type, migratetype} <= set(MERGEABLE):
                     break
-            _, buddy_type = self.remove(buddy)
-            if buddy_type != migratetype:
-                self.set_types(buddy, order, migratetype)
+            self.join(buddy, order, migratetype)
             pfn &= buddy
             order += 1
         self.insert(pfn, order, migratetype, to_tail or self.merge_likely(pfn, order))
+
+    def join(self, buddy, order, migratetype):
+        """The buddy becomes part of a block of that type, and so do its pageblocks."""
+        _, buddy_type = self.remove(buddy)
+        if buddy_type != migratetype:
+            self.set_types(buddy, order, migratetype)
 
     def merge_likely(self, pfn, order):
         """Is the buddy of the next larger block free, so that waiting pays (buddy_merge_likely)?"""

@@ -94,25 +94,9 @@ class Zone61(ListTypedZone):
 
     # -- free ----------------------------------------------------------------------------------------------------
 
-    def free_one(self, pfn, order, migratetype, to_tail=False):
-        """Merge as far as possible, then insert under the freed page's type; no pageblock changes (__free_one_page)."""
-        self.account(1 << order, migratetype)
-        while order < self.max_order:
-            if self.captures(order, migratetype):
-                self.capture.pfn = pfn
-                self.account(-(1 << order), migratetype)
-                return
-            buddy = pfn ^ (1 << order)
-            if not self.spans(buddy) or not self.is_free(buddy, order):
-                break
-            if order >= self.pageblock_order:
-                buddy_type = self.type_of(buddy)  # of its first pageblock, not of its list
-                if buddy_type != migratetype and not {buddy_type, migratetype} <= set(MERGEABLE):
-                    break
-            self.remove(buddy)
-            pfn &= buddy
-            order += 1
-        self.insert(pfn, order, migratetype, to_tail or self.merge_likely(pfn, order))
+    def join(self, buddy, order, migratetype):
+        """The block goes on the list of the freed page's type; no pageblock changes (__free_one_page)."""
+        self.remove(buddy)
 
     def captures(self, order, migratetype):
         """compaction_capture: below a pageblock never from a MOVABLE one, whoever asks."""

@@ -9,13 +9,13 @@ import memmodel as mm
 from memmodel.errors import InputError
 from memmodel.kernels.buddy import count_free
 from memmodel.replaying.plan import make_plan
+from memmodel.replaying.recast import placement_of
 from memmodel.replaying.replay import begin, find_hidden
 from memmodel.replaying.start import read_start
 from memmodel.replaying.what_if import _machine
 from memmodel.results import dataset
 from memmodel.sources.freelists import read_free_lists
 from memmodel.sources.ftrace import read_trace
-from memmodel.state.recast import placement_of
 from tests.replaying.recorded import CMA, FIRST
 
 TRACE, START = FIRST / "trace.txt.xz", FIRST / "gt_snap.txt.xz"
@@ -28,7 +28,7 @@ def at_start(piece=FIRST):
     base = read_start(piece / "gt_snap.txt.xz", trace, None, None)
     plan = make_plan(base.memory, trace, base.first_row)
     mem = begin(base, trace, plan, find_hidden(base, trace, plan, 0)[0], 0).mem
-    return mem, placement_of(mem.state, mem.pfns)
+    return mem, placement_of(mem)
 
 
 def dumped(piece, label):
@@ -104,7 +104,7 @@ def test_what_if__recast_keeps_free_pages_and_laws(piece, settings):
     there = _machine(mem, placement, settings)
     there.check()
     assert np.array_equal(free_pages(there), free_pages(mem))
-    back = _machine(there, placement_of(there.state, there.pfns), {"page_block_max_order": 9, "kernel": "6.12.117"})
+    back = _machine(there, placement_of(there), {"page_block_max_order": 9, "kernel": "6.12.117"})
     back.check()
     assert np.array_equal(free_pages(back), free_pages(mem))
 

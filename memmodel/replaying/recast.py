@@ -1,5 +1,6 @@
 """A memory as it would be under another kernel: the same pages in use, other pageblocks, lists and rules."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -7,17 +8,30 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
+from memmodel.replaying.comparing import free_list_rows, pcp_list_rows
 from memmodel.sources.records import FreeLists, IntArray, PcpSet, ZoneLists
 from memmodel.state.build import PfnMap
 from memmodel.state.from_placement import from_placement
-from memmodel.state.layout import MIGRATE_TYPES, NR_PCP_LISTS, BlockBit, Kind, Memory, MigrateType, Wmark, ZoneType
+from memmodel.state.layout import (
+    MIGRATE_TYPES,
+    NR_PCP_LISTS,
+    BlockBit,
+    Kind,
+    Memory,
+    MigrateType,
+    PageFlag,
+    Wmark,
+    ZoneType,
+    block_types,
+)
+from memmodel.state.machine import Machine
 from memmodel.state.placement import Placement
 from memmodel.state.sizing import Sysctls
 
 __all__ = ["placement_of", "recast"]
 
 
-def placement_of(memory: Memory, pfns: PfnMap) -> Placement:
+def placement_of(mem: Machine) -> Placement:
     """The free lists in their order, per-CPU lists, pageblock types and page use of a memory.
 
     Raises
@@ -25,10 +39,9 @@ def placement_of(memory: Memory, pfns: PfnMap) -> Placement:
     InputError
         If its pfns have a gap of whole largest blocks: a placement is one range.
     """
-    if pfns.starts.size > 1:
+    if mem.pfns.starts.size > 1:
         raise InputError("a memory with gaps between its zones cannot be recast")
-    params = memory.params
-    state = memory.pages["state"][: int(params.n_pages)]
+    params, pages = mem.state.params, mem.state.pages[: int(mem.state.params.n_pages)]
     lists = FreeLists(
         label="recast",
         time_ns=0,
@@ -37,42 +50,33 @@ def placement_of(memory: Memory, pfns: PfnMap) -> Placement:
         max_order=int(params.max_order),
         n_pcp_lists=NR_PCP_LISTS,
         n_migratetypes=MIGRATE_TYPES,
-        zones=tuple(_zone(memory, pfns, number) for number in range(memory.zones.size)),
+        zones=tuple(_zone(mem, number) for number in range(mem.state.zones.size)),
     )
-    flags = memory.pages["pg_flags"][: int(params.n_pages)]
     return Placement(
         source="dump",
         free_lists=lists,
-        first_pfn=int(pfns.starts[0]),
-        page_kind=(state >> 4).astype(np.uint8),
-        page_flags=np.asarray(flags).copy(),
-        page_order=(state & 15).astype(np.uint8),
+        first_pfn=int(mem.pfns.starts[0]),
+        page_kind=(pages["state"] >> 4).astype(np.uint8),
+        page_flags=np.asarray(pages["pg_flags"]).copy(),
+        page_order=(pages["state"] & 15).astype(np.uint8),
         assumed=(),
         differences=(),
     )
 
 
-def _zone(memory: Memory, pfns: PfnMap, number: int) -> ZoneLists:
-    params, record = memory.params, memory.zones[number]
-    base = int(params.n_pages) + number * int(params.heads_per_zone)
-    n_orders = int(params.max_order) + 1
-    lists = {}
-    for order in range(n_orders):
-        for migratetype in range(MIGRATE_TYPES):
-            rows = _walk(memory, base + order * MIGRATE_TYPES + migratetype)
-            if rows.size:
-                lists[order, migratetype] = pfns.pfn(rows)
-    shift = int(params.pageblock_order)
+def _zone(mem: Machine, number: int) -> ZoneLists:
+    record = mem.state.zones[number]
+    keys = itertools.product(range(mem.geometry.max_page_order + 1), range(MIGRATE_TYPES))
+    lists = {key: mem.pfns.pfn(free_list_rows(mem, number, *key)) for key in keys}
+    shift = mem.geometry.pageblock_order
     start, end = int(record["start"]), int(record["end"])
     blocks = np.arange(start >> shift, (end - 1 >> shift) + 1)
-    bits = memory.blocks["bits"][blocks]
-    blocks, bits = blocks[bits & BlockBit.OFFLINE == 0], bits[bits & BlockBit.OFFLINE == 0]
-    types = np.where(bits & BlockBit.ISOLATE, MigrateType.ISOLATE, memory.blocks["migratetype"][blocks])
+    blocks = blocks[mem.state.blocks["bits"][blocks] & BlockBit.OFFLINE == 0]
     boost = int(record["watermark_boost"])
     return ZoneLists(
         node=int(record["node"]),
         name=ZoneType(int(record["zone_type"])).label,
-        start_pfn=int(pfns.pfn(start)),
+        start_pfn=int(mem.pfns.pfn(start)),
         spanned_pages=end - start,
         present_pages=int(record["present"]),
         managed_pages=int(record["managed"]),
@@ -80,32 +84,20 @@ def _zone(memory: Memory, pfns: PfnMap, number: int) -> ZoneLists:
         reserved_highatomic=int(record["reserved_highatomic"]),
         watermarks={mark.name.lower(): int(record["watermark"][mark]) + boost for mark in Wmark},
         watermark_boost=boost,
-        lists=lists,
-        block_pfns=pfns.pfn(blocks << shift),
-        block_migratetypes=types.astype(np.int64),
-        block_skip=(bits & BlockBit.SKIP) != 0,
-        pcp=tuple(_pcp(memory, pfns, number, cpu, base) for cpu in range(int(params.n_cpus))),
+        lists={key: pfns for key, pfns in lists.items() if pfns.size},
+        block_pfns=mem.pfns.pfn(blocks << shift),
+        block_migratetypes=block_types(mem.state.blocks[blocks]).astype(np.int64),
+        block_skip=(mem.state.blocks["bits"][blocks] & BlockBit.SKIP) != 0,
+        pcp=tuple(_pcp(mem, number, cpu) for cpu in range(mem.cpus)),
     )
 
 
-def _pcp(memory: Memory, pfns: PfnMap, number: int, cpu: int, base: int) -> PcpSet:
-    params = memory.params
-    record = memory.pcp[number * int(params.n_cpus) + cpu]
-    first = base + (int(params.max_order) + 1) * MIGRATE_TYPES + cpu * NR_PCP_LISTS
-    walks = {pindex: _walk(memory, first + pindex) for pindex in range(NR_PCP_LISTS)}
+def _pcp(mem: Machine, number: int, cpu: int) -> PcpSet:
+    record = mem.state.pcp[number * mem.cpus + cpu]
+    lists = {pindex: mem.pfns.pfn(pcp_list_rows(mem, number, cpu, pindex)) for pindex in range(NR_PCP_LISTS)}
     names = ("count", "high", "batch", "high_min", "high_max", "free_count")
     values = {name: int(record[name]) for name in names}
-    return PcpSet(cpu=cpu, **values, lists={pindex: pfns.pfn(rows) for pindex, rows in walks.items() if rows.size})
-
-
-def _walk(memory: Memory, head: int) -> IntArray:
-    """Rows on a list, first one first."""
-    links, rows = memory.pages["next"], []
-    row = int(links[head])
-    while row != head:
-        rows.append(row)
-        row = int(links[row])
-    return np.array(rows, np.int64)
+    return PcpSet(cpu=cpu, **values, lists={pindex: pfns for pindex, pfns in lists.items() if pfns.size})
 
 
 def recast(
@@ -197,7 +189,7 @@ def _usable(zone: ZoneLists, placement: Placement, shift: int) -> npt.NDArray[np
     """Pageblocks of the zone whose pages are all free, on per-CPU lists, or movable."""
     head = np.maximum.accumulate(np.where(placement.page_kind != Kind.TAIL, np.arange(placement.page_kind.size), 0))
     kind, flags = placement.page_kind[head], placement.page_flags[head]
-    movable = (kind == Kind.FREE) | (kind == Kind.PCP) | ((kind == Kind.USED) & (flags & 2 != 0))
+    movable = (kind == Kind.FREE) | (kind == Kind.PCP) | ((kind == Kind.USED) & (flags & PageFlag.LRU != 0))
     rows = zone.block_pfns - placement.first_pfn
     whole = (zone.block_pfns >= zone.start_pfn) & (zone.block_pfns + (1 << shift) <= zone.end_pfn)
     free = [bool(movable[max(row, 0) : row + (1 << shift)].all()) for row in rows.tolist()]
