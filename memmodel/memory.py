@@ -144,7 +144,7 @@ class PhysicalMemory(Machine):
         geometry
             If not given, the orders and page size of the snapshot, with the features of `kernel`.
         kernel
-            Its name, in place of a geometry; the default kernel's features if neither is given.
+            Its name, in place of a geometry. If neither is given, the one that the snapshot names, else the default.
         contents
             Whether pages have bytes (all zero).
         seed
@@ -159,6 +159,7 @@ class PhysicalMemory(Machine):
         assumed = placement.assumed
         if geometry is None:
             geometry = geometry_of(placement.free_lists)
+            kernel = kernel or snapshot.kernel
             if kernel is not None:
                 geometry = geometry.replace(kernel=kernel)
             else:

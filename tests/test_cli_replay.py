@@ -112,3 +112,32 @@ def test_replay__what_if(run, tmp_path):
     assert code == 0
     found = json.loads(out)["data_vars"]
     assert found["n_allocations"]["data"] == [29755]
+
+
+def test_replay__which_kernel(run, tmp_path):
+    """The version file in the recording's folder says whose rules hold; a guess is called one."""
+    for name in ("gt_snap.txt.xz", "trace.txt.xz"):
+        (tmp_path / name).write_bytes((FIRST / name).read_bytes())
+    trace, start = tmp_path / "trace.txt.xz", tmp_path / "gt_snap.txt.xz"
+    report = json.loads(run(trace, "--start", start, "--json")[1])
+    assert report["kernel"] == "6.12.117"
+    assert "rules of kernel 6.12.117: no file says which one it was" in report["not_claimed"]
+    version = tmp_path / "version"
+    version.write_text("Linux version 7.3.4-gt (root@vm) (gcc 12.2.0) #3 SMP PREEMPT Mon Nov 30 09:17:40 UTC 2026\n")
+    report = json.loads(run(trace, "--start", start, "--json")[1])
+    assert report["kernel"] == "7.3.4-gt"
+    assert not any(text.startswith("rules of kernel") for text in report["not_claimed"])
+    assert str(version) in report["files"]
+    assert json.loads(run(trace, "--start", start, "--kernel", "6.1", "--json")[1])["kernel"] == "6.1"
+    version.write_text("6.12\n")
+    code, _, err = run(trace, "--start", start)
+    assert code == 2
+    assert (
+        err.strip()
+        == f"memmodel: {version}:1: found '6.12'; version has \"Linux version RELEASE (...) ... #BUILD ...\""
+    )
+
+
+def test_replay__kernel_of_a_folder(run):
+    report = json.loads(run(TRACE, "--start", FIRST / "snap" / "t00", "--json")[1])
+    assert report["kernel"] == "6.12.117-gt"

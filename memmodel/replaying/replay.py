@@ -47,7 +47,8 @@ def replay(
         A snapshot whose buddyinfo is compared where the trace says that it was taken ("snap LABEL begin", LABEL the
         name of its folder), else at the end.
     kernel
-        Its name, for the rules; the default kernel's if neither this nor `geometry` is given.
+        Its name, for the rules. If neither this nor `geometry` is given, the one that the start's files name (a version
+        file in the recording's folder), else the default.
     geometry
         Of the kernel, in place of `kernel`.
     node
@@ -71,6 +72,7 @@ def replay(
     report = run.report if whole else run.run()
     if end is not None:
         report.end = compare_buddyinfo(run.mem, end if isinstance(end, Snapshot) else read_snapshot(end))
+    report.kernel = base.memory.geometry.kernel
     report.not_claimed = _not_claimed(base, trace, report, len(run.dumps))
     return report
 
@@ -91,7 +93,7 @@ def _not_claimed(base: Start, trace: Trace, report: Report, n_dumps_left: int) -
         texts.append(f"{trace.source}:{report.problems[0].line}: events left out, the first of {len(report.problems)}")
     if n_dumps_left:
         texts.append(f"{n_dumps_left} later states of the dump are not compared: the trace has no mark of them")
-    texts += [text for text in base.memory.assumed if not text.startswith("rules of kernel")]
+    texts += base.memory.assumed
     if report.mismatches:
         first = report.mismatches[0].line
         texts.append(f"{trace.source}:{first}: the first wrong prediction: what follows is put in step")

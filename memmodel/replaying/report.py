@@ -38,6 +38,8 @@ class Report:
     lost_events: int
     lost: tuple[Lost, ...]
     problems: list[Problem]
+    kernel: str = ""
+    """Whose rules were followed."""
     allocations: int = 0
     failed_allocations: int = 0
     frees: int = 0
@@ -108,6 +110,7 @@ class Report:
     def text(self) -> str:
         """For people."""
         facts = [
+            ("rules of kernel", self.kernel),
             ("events", self.events),
             ("allocations", self.allocations),
             ("failed allocations", self.failed_allocations),
@@ -130,6 +133,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
+            "kernel": self.kernel,
             "events": self.events,
             "allocations": self.allocations,
             "failed_allocations": self.failed_allocations,

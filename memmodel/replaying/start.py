@@ -13,6 +13,7 @@ from memmodel.geometry import Geometry
 from memmodel.memory import PhysicalMemory
 from memmodel.sources.freelists import parse_free_lists
 from memmodel.sources.ftrace import Event, Trace
+from memmodel.sources.procfs import parse_version
 from memmodel.sources.reading import PathLike, read_text
 from memmodel.sources.records import FreeLists, Snapshot
 from memmodel.sources.snapshot import read_snapshot
@@ -66,15 +67,31 @@ def _memory(
 
 
 def _read_start(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
-    """A snapshot folder, or a dump; the /proc files of its first label are read where they lie beside it."""
-    if os.path.isdir(path):
-        snapshot = read_snapshot(path)
+    """A snapshot folder, or a dump.
+
+    In a recording's folder (gt_snap, snap/LABEL, version) what lies beside them is read too: the /proc files of the
+    dump's first label, and which kernel it was.
+    """
+    here = Path(path)
+    if here.is_dir():
+        recording = here / "../.." if here.absolute().parent.name == "snap" else here
+        snapshot = _name_kernel(read_snapshot(path), recording / "version")
         return snapshot, [] if snapshot.free_lists is None else [snapshot.free_lists]
     text, digest = read_text(path)
     dumps = list(parse_free_lists(text, os.fspath(path)))
-    beside = Path(path).parent / "snap" / dumps[0].label
+    beside = here.parent / "snap" / dumps[0].label
     files = read_snapshot(beside) if beside.is_dir() else Snapshot(zones={})
-    return replace(files, free_lists=dumps[0], files={os.fspath(path): digest, **files.files}), dumps
+    files = _name_kernel(replace(files, files={os.fspath(path): digest, **files.files}), here.parent / "version")
+    return replace(files, free_lists=dumps[0]), dumps
+
+
+def _name_kernel(snapshot: Snapshot, version: Path) -> Snapshot:
+    """The snapshot with the kernel's name from a /proc/version outside its folder, if there is one."""
+    if snapshot.kernel is not None or not version.is_file():
+        return snapshot
+    text, digest = read_text(version)
+    kernel = parse_version(text, os.fspath(version))
+    return replace(snapshot, kernel=kernel, files={**snapshot.files, os.fspath(version): digest})
 
 
 def _first_row(trace: Trace, dumps: Sequence[FreeLists], label: str) -> int:

@@ -24,11 +24,14 @@ __all__ = [
     "parse_kpageflags",
     "parse_meminfo",
     "parse_pagetypeinfo",
+    "parse_version",
     "parse_vmstat",
     "parse_zoneinfo",
 ]
 
 _BUDDY = re.compile(r"Node +([0-9]{1,4}), +zone +(\S+)((?: +[0-9]{1,12})+)")
+_VERSION = re.compile(r"Linux version (\S+) .*#.*")
+_DEBIAN = re.compile(r" Debian ([0-9]+\.[0-9]+\.[0-9]+)-")
 _VMSTAT = re.compile(r"(\w+) ([0-9]{1,20})", re.ASCII)
 _MEMINFO = re.compile(r"([\w()]+): +([0-9]{1,20})( kB)?", re.ASCII)
 
@@ -96,3 +99,22 @@ def _named_numbers(text: str, source: str, pattern: re.Pattern[str], form: str) 
     if not found:
         raise InputError(f"{source}: no value in it; every line has {form}")
     return list(found.values())
+
+
+def parse_version(text: str, source: str) -> str:
+    """Name of the kernel that /proc/version gives.
+
+    Debian names a kernel by its interface ("6.1.0-57-amd64") and prints the release that it was made of behind it.
+
+    Raises
+    ------
+    InputError
+        If it is not that line.
+    """
+    for line, row in numbered_rows(text):
+        match = _VERSION.fullmatch(row)
+        if match is None:
+            raise refuse(source, line, row, 'version has "Linux version RELEASE (...) ... #BUILD ..."')
+        debian = _DEBIAN.search(row)
+        return match[1] if debian is None else debian[1]
+    raise InputError(f"{source}: no line in it; version has one")

@@ -198,15 +198,16 @@ class Snapshot:
 
     `zones` has the populated zones in the order of the files, by (node, name). `kpageflags[pfn]` are the KPF_ bits.
     `meminfo` has bytes for the lines in kB and plain counts for the others, `node_counters` the per-node part of
-    zoneinfo. `files` maps each file read to the SHA-256 of its bytes on disk, `ignored` names the files of a folder
-    that are none of these. `differences` are one-line texts on what the files say differently: they are not read at
-    one instant.
+    zoneinfo, `kernel` its name where /proc/version was read. `files` maps each file read to the SHA-256 of its bytes on
+    disk, `ignored` names the files of a folder that are none of these. `differences` are one-line texts on what the
+    files say differently: they are not read at one instant.
     """
 
     zones: Mapping[ZoneKey, ZoneSnapshot]
     page_size_bytes: int | None = None
     pageblock_order: int | None = None
     max_order: int | None = None
+    kernel: str | None = None
     kpageflags: UIntArray | None = None
     vmstat: Mapping[str, int] = field(default_factory=dict)
     meminfo: Mapping[str, int] = field(default_factory=dict)

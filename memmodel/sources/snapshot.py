@@ -18,6 +18,7 @@ from memmodel.sources.procfs import (
     parse_kpageflags,
     parse_meminfo,
     parse_pagetypeinfo,
+    parse_version,
     parse_vmstat,
     parse_zoneinfo,
 )
@@ -42,6 +43,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "zoneinfo": parse_zoneinfo,
     "vmstat": parse_vmstat,
     "meminfo": parse_meminfo,
+    "version": parse_version,
 }
 _KINDS = (*_PARSERS, "kpageflags")
 _FIRST_ROWS = {
@@ -51,6 +53,7 @@ _FIRST_ROWS = {
     "buddyinfo": re.compile(r"Node [0-9]+, zone +\S+(?: +[0-9]+)+ *(?:\n|$)"),
     "vmstat": re.compile(r"nr_free_pages [0-9]+ *\n"),
     "meminfo": re.compile(r"MemTotal: +[0-9]+ kB"),
+    "version": re.compile(r"Linux version \S+ \("),
 }
 _KPF_ALL = (1 << 43) - (1 << 32) + (1 << 27) - 1  # the KPF_ bits that exist
 
@@ -61,8 +64,8 @@ def read_snapshot(*paths: PathLike, label: str | None = None, page_size: int | s
     Parameters
     ----------
     paths
-        A folder, or files: buddyinfo, pagetypeinfo, zoneinfo, kpageflags, vmstat, meminfo, a dump of the free lists;
-        plain, .gz, .xz or .zst. They are recognised by their contents first, by their names second.
+        A folder, or files: buddyinfo, pagetypeinfo, zoneinfo, kpageflags, vmstat, meminfo, version, a dump of the
+        free lists; plain, .gz, .xz or .zst. They are recognised by their contents first, by their names second.
     label
         Which state of a dump; the first one if not given.
     page_size
@@ -80,6 +83,7 @@ def read_snapshot(*paths: PathLike, label: str | None = None, page_size: int | s
         data, digests[path] = read_bytes(path)
         binary = kind == "kpageflags"
         parsed[kind] = parse_kpageflags(data, path) if binary else _PARSERS[kind](decode_text(data, path), path)
+    kernel = parsed.pop("version", None)
     states = parsed.pop("gt_snap", ())
     zoneinfo, nodes = parsed.pop("zoneinfo", (None, {}))
     parts = Parts(
@@ -95,6 +99,7 @@ def read_snapshot(*paths: PathLike, label: str | None = None, page_size: int | s
         page_size_bytes=size,
         pageblock_order=_same("pageblock_order", {n: p.pageblock_order for n, p in orders.items() if p is not None}),
         max_order=_max_order(parts),
+        kernel=kernel,
         kpageflags=parts.kpageflags,
         vmstat=parts.vmstat,
         meminfo=parts.meminfo,
@@ -125,7 +130,7 @@ def _recognise(paths: tuple[PathLike, ...]) -> tuple[dict[str, str], tuple[str, 
                 ignored.append(file)
             else:
                 raise InputError(f"{file}: not recognised; the kinds are {', '.join(_KINDS)}")
-    if not found:
+    if not set(found) - {"version"}:
         where = ", ".join(map(str, paths)) or "no path given"
         below = sorted(p.name for path in paths if Path(path).is_dir() for p in Path(path).iterdir() if p.is_dir())
         if below:

@@ -11,6 +11,7 @@ from memmodel.sources.procfs import (
     parse_buddyinfo,
     parse_kpageflags,
     parse_meminfo,
+    parse_version,
     parse_vmstat,
 )
 
@@ -104,3 +105,14 @@ def test_parse_kpageflags__words_and_cut_files():
     for data in (b"", b"1234567", b"123456789"):
         with pytest.raises(InputError, match=f"^kpageflags: {len(data)} bytes; kpageflags has 8 bytes a page"):
             parse_kpageflags(data, "kpageflags")
+
+
+def test_parse_version__release_that_debian_made_it_of():
+    built = "(root@vm) (gcc 12.2.0) #3 SMP PREEMPT Mon Nov 30 09:17:40 UTC 2026"
+    assert parse_version(f"Linux version 7.3.4-gt-pb7 {built}\n", "version") == "7.3.4-gt-pb7"
+    debian = "(debian-kernel@lists.debian.org) (gcc 12.2.0) #1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3 (2026-11-26)"
+    assert parse_version(f"Linux version 6.1.0-57-amd64 {debian}\n", "version") == "6.1.192"
+    with pytest.raises(InputError, match=r"^version:1: found 'Darwin'; version has "):
+        parse_version("Darwin\n", "version")
+    with pytest.raises(InputError, match=r"^version: no line in it"):
+        parse_version("\n", "version")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import memmodel as mm
 from memmodel.errors import InputError
 from memmodel.sources.pagetypeinfo import format_pagetypeinfo
 from memmodel.sources.procfs import format_buddyinfo
@@ -241,3 +242,14 @@ def test_read_snapshot__all_recordings_are_given_back():
         assert all(np.all(zone.nr_free >= 0) for zone in zones.values())
         n_different += bool(snapshot.differences)
     assert (len(folders), n_different) == (397, 4)
+
+
+def test_read_snapshot__kernel_of_the_version_file(tmp_path):
+    folder = shutil.copytree(DATA / "snap_612_x86", tmp_path / "snap")
+    assert read_snapshot(folder).kernel is None
+    (folder / "version").write_text("Linux version 6.12.117-gt (root@vm) (gcc 12.2.0) #3 SMP Mon Nov 30 2026\n")
+    snapshot = read_snapshot(folder)
+    assert snapshot.kernel == "6.12.117-gt"
+    assert mm.PhysicalMemory.from_snapshot(snapshot).geometry.kernel == "6.12.117-gt"
+    with pytest.raises(InputError, match="no file of a snapshot"):
+        read_snapshot(folder / "version")
