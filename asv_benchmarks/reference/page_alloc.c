@@ -35,7 +35,7 @@ struct pcp {
 	int64_t count, high, high_min, high_max, batch, free_count, alloc_factor, free_diff, cma_diff, flags;
 };
 struct lru { uint32_t count, size, index[31]; };
-struct folio { uint32_t index, sequence, next, prev; };
+struct folio { uint32_t index, sequence, mms, bits; };
 struct memory {
 	uint64_t n_pages;
 	struct page *pages;
@@ -410,13 +410,15 @@ void alloc_folios(struct memory *m, uint64_t n, int64_t *handles)
 			return;
 		uint64_t *chain = &m->slots[2 + m->slots[0]++ % CHAINS], slot = *chain;
 		if (slot != NONE) {
-			*chain = m->folios[slot].next;
+			*chain = m->folios[slot].mms;
 			if (*chain != NONE)
 				__builtin_prefetch(&m->folios[*chain], 1);
 		} else {
 			slot = m->slots[1]++;
 		}
 		m->folios[slot].index = p;
+		m->folios[slot].mms = 1;
+		m->folios[slot].bits = 0;
 		m->pages[p].next = slot;
 		handles[i] = (int64_t)m->folios[slot].sequence << 32 | slot;
 	}
@@ -460,7 +462,7 @@ void free_folios(struct memory *m, uint64_t n, const int64_t *handles)
 		uint32_t p = folios[slot].index & ~MARK;
 		folios[slot].sequence = (folios[slot].sequence + 1) & ~MARK;
 		folios[slot].index = NONE;
-		folios[slot].next = *chain;
+		folios[slot].mms = *chain;
 		*chain = slot;
 		free_page(m, p);
 	}

@@ -24,7 +24,7 @@ def new_folio(mem: Memory, index: U) -> np.int64:
     chain = FIRST_CHAIN + (slots[0] & CHAIN_BITS)
     slot = slots[chain]
     if slot != NONE:
-        after = np.uint64(mem.folios[slot].next)
+        after = np.uint64(mem.folios[slot].mms)
         slots[chain] = after
         if after != NONE:
             prefetch(mem.folios, after)
@@ -33,6 +33,8 @@ def new_folio(mem: Memory, index: U) -> np.int64:
         slots[1] += ONE
     slots[0] += ONE
     mem.folios[slot].index = index
+    mem.folios[slot].mms = ONE  # the first address space, and nothing special
+    mem.folios[slot].bits = np.uint64(0)
     mem.pages[index].next = slot
     return np.int64(np.uint64(mem.folios[slot].sequence) << SEQUENCE_SHIFT | slot)
 
@@ -50,7 +52,7 @@ def drop_folio(mem: Memory, slot: U) -> None:
     folio = mem.folios[slot]
     folio.sequence = (np.uint64(folio.sequence) + ONE) & SEQUENCE_BITS
     folio.index = NONE
-    folio.next = slots[chain]
+    folio.mms = slots[chain]
     slots[chain] = slot
 
 

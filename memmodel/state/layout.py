@@ -22,6 +22,7 @@ __all__ = [
     "Alloc",
     "BlockBit",
     "Feature",
+    "FolioBit",
     "Kind",
     "Memory",
     "MigrateType",
@@ -91,6 +92,26 @@ class PageFlag(IntFlag):
     UNEVICTABLE = 16
     LRU_BATCH = 32  # waits in a CPU's LRU-add batch: not on an LRU list yet
     LRU_ISOLATED = 64  # taken off its LRU list to be migrated
+
+
+class FolioBit(IntFlag):
+    """What decides a folio's fate in migration and memory_failure(), beside the flags of its pages.
+
+    None set: an anonymous folio that nobody works on, mapped by a PMD if it has that order, else by PTEs.
+    """
+
+    LOCKED = 1  # another task holds PG_locked
+    WRITEBACK = 2
+    DIRTY = 4
+    FILE = 8  # in the page cache
+    NO_MIGRATE_FOLIO = 0x10  # of a file system without that operation
+    INACCESSIBLE = 0x20  # the mapping may not be read (guest_memfd)
+    MLOCKED = 0x40
+    PTE_MAPPED = 0x80  # of PMD order, but mapped by PTEs
+    PARTIALLY_MAPPED = 0x100  # and waits to be split (deferred_split_queue)
+    HUGETLB = 0x200
+    PROTNONE = 0x400  # its PTEs are NUMA hints: no TLB holds them
+    ORPHAN = 0x800  # all but the migrating task's reference are gone
 
 
 class BlockBit(IntFlag):
@@ -181,6 +202,11 @@ class Vmstat(IntEnum):
     THP_FAULT_FALLBACK = 21
     HTLB_BUDDY_ALLOC_SUCCESS = 22
     HTLB_BUDDY_ALLOC_FAIL = 23
+    PGMIGRATE_SUCCESS = 24
+    PGMIGRATE_FAIL = 25
+    THP_MIGRATION_SUCCESS = 26
+    THP_MIGRATION_FAIL = 27
+    THP_MIGRATION_SPLIT = 28
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -255,8 +281,8 @@ folio_dtype = np.dtype(
     [
         ("index", "u4"),  # first row in `pages`; bit 31 marks a handle met twice in one request
         ("sequence", "u4"),  # grows when the slot is given back: a stale handle no longer fits
-        ("next", "u4"),  # the next unused slot, while this one is unused
-        ("prev", "u4"),
+        ("mms", "u4"),  # the address spaces that map it, a bit each; of an unused slot: the next unused one
+        ("bits", "u4"),  # FolioBit
     ]
 )
 queue_dtype = np.dtype(
