@@ -121,12 +121,8 @@ def madvise(
 def _check_held(mem: Machine, pfn: int) -> None:
     """Refuse pages that cannot be in a page table."""
     row = row_of(mem, whole_number(pfn, "pfn", 0, MAX_PFN))
-    word = 0 if row < 0 else int(kpageflags(mem, [pfn])[0])
-    if (
-        row < 0
-        or word & (1 << KPF["BUDDY"] | 1 << KPF["NOPAGE"])
-        or int(mem.state.pages["state"][block_of(mem, row)[0]]) >> 4 == Kind.PCP
-    ):
+    kind = Kind.HOLE if row < 0 else int(mem.state.pages["state"][block_of(mem, row)[0]]) >> 4
+    if kind in (Kind.HOLE, Kind.FREE, Kind.PCP):
         raise InputError(f"pfn {pfn} is in no page table: it is free or not there")
 
 
