@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
+    from memmodel.mechanisms.folio_state import set_folio
     from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
     from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
+    from memmodel.mechanisms.move_pages import Entry, MovePagesOutcome, move_pages
     from memmodel.mechanisms.percpu import drain_all_pages, vmstat_update
     from memmodel.mechanisms.poisoning import FailureWork, inject_poison, run_memory_failure_work
     from memmodel.mechanisms.policies import (
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         CompactResult,
         ReclaimRequest,
     )
+    from memmodel.mechanisms.tlb import Tlb
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
@@ -50,13 +54,17 @@ _HOME = {
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
     "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
+    "memmodel.mechanisms.folio_state": ("set_folio",),
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.migration": ("MigrationOutcome", "migrate_pages"),
+    "memmodel.mechanisms.move_pages": ("Entry", "MovePagesOutcome", "move_pages"),
     "memmodel.mechanisms.percpu": ("drain_all_pages", "vmstat_update"),
     "memmodel.mechanisms.poisoning": ("FailureWork", "inject_poison", "run_memory_failure_work"),
     "memmodel.mechanisms.policies": (
         *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
     ),
+    "memmodel.mechanisms.tlb": ("Tlb",),
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
@@ -75,6 +83,7 @@ __all__ = [
     "Compaction",
     "CopyOutcome",
     "DmaBuf",
+    "Entry",
     "FailureWork",
     "FragmentOutcome",
     "Geometry",
@@ -84,8 +93,11 @@ __all__ = [
     "KswapdRun",
     "LeastRecentlyAllocated",
     "MemmodelError",
+    "MigrationOutcome",
+    "MovePagesOutcome",
     "PhysicalMemory",
     "ReclaimRequest",
+    "Tlb",
     "WorkloadOutcome",
     "__version__",
     "alloc_hugetlb",
@@ -101,6 +113,8 @@ __all__ = [
     "free_pages",
     "inject_poison",
     "load",
+    "migrate_pages",
+    "move_pages",
     "read_snapshot",
     "read_trace",
     "replay",
@@ -109,6 +123,7 @@ __all__ = [
     "run_memory_failure_work",
     "run_study",
     "run_workload",
+    "set_folio",
     "sweep",
     "thp_gfp",
     "vmstat_update",

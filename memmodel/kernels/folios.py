@@ -117,3 +117,12 @@ def mark_folios(mem: Memory, handles: Any) -> int:
 def marked_index(mem: Memory, handle: np.int64) -> U:
     """First row of a marked folio."""
     return np.uint64(mem.folios[np.uint64(handle) & SLOT_BITS].index) & ~MARK
+
+
+@inlined
+def slot_of(mem: Memory, index: U) -> U:
+    """Slot of the live folio that begins at a row, or NONE: pages that were only replayed have none."""
+    slot = np.uint64(mem.pages[index].next)
+    if slot < mem.slots[1] and mem.folios[slot].index == index:
+        return slot
+    return NONE
