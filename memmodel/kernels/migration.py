@@ -101,8 +101,9 @@ def migrate_hugetlbs(mem: Memory, tlb: Tlb, job: Job) -> int:
                 continue
             errno = move_at_once(mem, tlb, job, place, number > 2 and job.mode == SYNC)
             if errno != ENOMEM:
-                settle(mem, job, place, errno, FROM, FAILED)
+                settle(job, place, errno, FROM, FAILED)
             else:
+                job.status[place] = ENOMEM
                 count_failed(job, pages_of(job, place) + job.step[RETRY_PAGES], 0)
                 for left in range(i, n_folios):
                     push(job, FROM, job.lists[FROM, left])
@@ -166,6 +167,7 @@ def isolate(mem: Memory, job: Job) -> None:
         page = mem.pages[job.rows[place]]
         flags = np.uint64(page.pg_flags)
         job.orders[place] = np.uint64(page.state) & ORDER_BITS
+        job.thp[place] = job.orders[place] == job.pmd_order and not is_hugetlb(mem, job, np.uint64(place))
         if flags & LRU:
             page.pg_flags = (flags & ~LRU) | LRU_ISOLATED
         elif not is_hugetlb(mem, job, np.uint64(place)):

@@ -40,12 +40,6 @@ N_BATCHES, MAX_UNMAPPED = np.uint64(Count.N_BATCHES), np.uint64(Count.MAX_UNMAPP
 
 
 @inlined
-def is_thp(mem: Memory, job: Job, place: U) -> int:
-    """1 for a folio of PMD order, which is counted apart."""
-    return 1 if job.orders[place] == job.pmd_order and not is_hugetlb(mem, job, place) else 0
-
-
-@inlined
 def is_hugetlb(mem: Memory, job: Job, place: U) -> bool:
     """Whether a folio belongs to hugetlb."""
     return bool(bits_of(mem, job.rows[place]) & HUGETLB)
@@ -83,9 +77,9 @@ def count_failed(job: Job, pages: np.int64, thp: Any) -> None:
 
 
 @inlined
-def settle(mem: Memory, job: Job, place: U, errno: int, waiting: U, returned: U) -> None:
+def settle(job: Job, place: U, errno: int, waiting: U, returned: U) -> None:
     """A folio has moved, waits on its list for another pass, or has failed for good."""
-    pages, thp = pages_of(job, place), is_thp(mem, job, place)
+    pages, thp = pages_of(job, place), job.thp[place]
     job.status[place] = errno
     if errno == MOVED:
         count_one(job, NR_SUCCEEDED, pages)
@@ -102,10 +96,10 @@ def settle(mem: Memory, job: Job, place: U, errno: int, waiting: U, returned: U)
 
 
 @inlined
-def try_split(mem: Memory, tlb: Tlb, job: Job, place: U) -> int:
+def try_split(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U) -> int:
     """Split a folio, counted; 0 or why not."""
-    thp = is_thp(mem, job, place)
-    problem = split_folio(mem, tlb, job, place)
+    thp = job.thp[place]
+    problem = split_folio(mem, tlb, job, place, mode)
     if problem == 0:
         count_one(job, THP_SPLIT, thp)
         count_one(job, NR_SPLIT, 1)
@@ -113,33 +107,33 @@ def try_split(mem: Memory, tlb: Tlb, job: Job, place: U) -> int:
 
 
 @inlined
-def split_first(mem: Memory, tlb: Tlb, job: Job, place: U, returned: U) -> bool:
+def split_first(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, returned: U) -> bool:
     """Whether a folio is not moved but split: one that waits for that, or where huge pages cannot move."""
-    thp = is_thp(mem, job, place)
+    thp = job.thp[place]
     waits = bool(job.splits_partial) and bool(bits_of(mem, job.rows[place]) & PARTIALLY)
-    unsupported = bool(thp) and not job.moves_thp
+    unsupported = thp != 0 and not job.moves_thp
     if not waits and not unsupported:
         return False
-    problem = try_split(mem, tlb, job, place)
+    problem = try_split(mem, tlb, job, place, mode)
     if problem == 0:
         job.status[place] = SPLIT
         job.step[STEP_FAILED] += 1
         count_one(job, THP_FAILED, thp)
     elif unsupported:
-        settle(mem, job, place, ENOSYS, returned, returned)
+        settle(job, place, ENOSYS, returned, returned)
     return problem == 0 or unsupported
 
 
 @outlined
-def without_target(mem: Memory, tlb: Tlb, job: Job, place: U) -> bool:
+def without_target(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U) -> bool:
     """There was no target: split a large folio; False where this ends the walk."""
     never_inline()
-    pages, thp = pages_of(job, place), is_thp(mem, job, place)
+    pages, thp = pages_of(job, place), job.thp[place]
     problem = ENOMEM
     if pages > 1 and job.splits:
-        problem = try_split(mem, tlb, job, place)
+        problem = try_split(mem, tlb, job, place, mode)
     if problem == EAGAIN and job.longterm_pin:
-        settle(mem, job, place, EAGAIN, BATCH, BATCH)
+        settle(job, place, EAGAIN, BATCH, BATCH)
         return True
     job.status[place] = SPLIT if problem == 0 else ENOMEM
     job.step[STEP_FAILED] += 1
@@ -160,14 +154,14 @@ def unmap_batch(mem: Memory, tlb: Tlb, job: Job, mode: U, passes: int, returned:
         job.sizes[BATCH] = 0
         for i in range(n_folios):
             place = job.lists[BATCH, i]
-            if split_first(mem, tlb, job, place, returned):
+            if split_first(mem, tlb, job, place, mode, returned):
                 continue
             errno = unmap_folio(mem, tlb, job, place, mode, mode == ASYNC, True)
             if errno == UNMAPPED:
                 push(job, UNMAPPED_LIST, place)
             elif errno != ENOMEM:
-                settle(mem, job, place, errno, BATCH, returned)
-            elif not without_target(mem, tlb, job, place):
+                settle(job, place, errno, BATCH, returned)
+            elif not without_target(mem, tlb, job, place, mode):
                 for left in range(i, n_folios):
                     push(job, BATCH, job.lists[BATCH, left])
                 job.step[RETRY:] = 0
@@ -192,7 +186,7 @@ def move_batch(mem: Memory, job: Job, passes: int, returned: U) -> None:
             errno, waiting = move_folio(mem, job, place, waiting)
             if errno != MOVED and errno != EAGAIN:
                 undo_unmap(mem, job, place)
-            settle(mem, job, place, errno, UNMAPPED_LIST, returned)
+            settle(job, place, errno, UNMAPPED_LIST, returned)
     finish_lanes(mem, job.lanes, waiting)
     end_walk(job)
     for i in range(job.sizes[UNMAPPED_LIST]):

@@ -11,7 +11,7 @@ from memmodel.kernels.buddy import USED
 from memmodel.kernels.copying import copy_outcome, first_error, move_bytes
 from memmodel.kernels.folios import drop_folio, new_folio, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS
-from memmodel.kernels.lru import LRU_ISOLATED, add_lru
+from memmodel.kernels.lru import LRU_ISOLATED, add_lru, leave_lru
 from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Errno, Job, List, Mode, count_one, push
 from memmodel.kernels.page_alloc import Request, alloc_block, free_block, mark_used
 from memmodel.kernels.poisoning import queue_failure
@@ -60,9 +60,26 @@ def clear_bit(mem: Memory, index: U, bit: U) -> None:
 
 
 @inlined
-def by_one_entry(job: Job, bits: U, order: U) -> bool:
-    """Whether one entry of a higher level maps the folio: a PMD, or hugetlb's."""
-    return bool(bits & HUGETLB) or bool(order == job.pmd_order and order > ZERO and not bits & BY_PTES)
+def by_pmd(job: Job, bits: U, order: U) -> bool:
+    """Whether a PMD maps the folio."""
+    return bool(order == job.pmd_order) and not bits & (HUGETLB | BY_PTES)
+
+
+@inlined
+def ptes_of(job: Job, bits: U, order: U) -> U:
+    """PTEs by which each address space maps it; hugetlb has one entry."""
+    if by_pmd(job, bits, order):
+        return ZERO
+    return ONE if bits & HUGETLB else ONE << order
+
+
+@inlined
+def free_source(mem: Memory, job: Job, index: U, hugetlb: bool) -> None:
+    """What the folio lay in goes back to the allocator, but for memory_failure(), which keeps it from others."""
+    if hugetlb or not job.keeps_sources:
+        free_block(mem, index, job.cpu)
+    else:
+        leave_lru(mem, index)
 
 
 @inlined
@@ -82,17 +99,17 @@ def take_target(mem: Memory, job: Job, order: U) -> U:
 def unmap_by(mem: Memory, tlb: Tlb, job: Job, index: U, deferred: bool) -> None:
     """Migration entries in place of all mappings, and the flushes that cannot wait (try_to_migrate)."""
     bits, mms = bits_of(mem, index), mms_of(mem, index)
-    order = np.uint64(mem.pages[index].state) & ORDER_BITS
+    n_ptes = ptes_of(job, bits, np.uint64(mem.pages[index].state) & ORDER_BITS)
+    deferred = deferred and not bits & HUGETLB
     mm = ZERO
     while mms:
         if mms & ONE:
-            if by_one_entry(job, bits, order):
+            count_one(job, N_SET, np.int64(n_ptes))
+            if not n_ptes:
                 flush_mm(tlb, mm, job.cpu, ZERO, True)
-            else:
-                count_one(job, N_SET, np.int64(ONE << order))
-                if not bits & PROTNONE and not (deferred and defer_flush(tlb, mm, job.cpu)):
-                    for _ in range(ONE << order):
-                        flush_mm(tlb, mm, job.cpu, ONE, False)
+            elif not bits & PROTNONE and not (deferred and defer_flush(tlb, mm, job.cpu, n_ptes)):
+                for _ in range(n_ptes):
+                    flush_mm(tlb, mm, job.cpu, ONE, False)
         mms >>= ONE
         mm += ONE
 
@@ -100,13 +117,10 @@ def unmap_by(mem: Memory, tlb: Tlb, job: Job, index: U, deferred: bool) -> None:
 @inlined
 def count_mapped_again(mem: Memory, job: Job, index: U) -> None:
     """Migration entries are replaced, by the new mapping or by the old one (remove_migration_ptes)."""
-    order = np.uint64(mem.pages[index].state) & ORDER_BITS
     mms = mms_of(mem, index)
-    if by_one_entry(job, bits_of(mem, index), order):
-        return
+    n_ptes = ptes_of(job, bits_of(mem, index), np.uint64(mem.pages[index].state) & ORDER_BITS)
     while mms:
-        if mms & ONE:
-            count_one(job, N_REMOVED, np.int64(ONE << order))
+        count_one(job, N_REMOVED, np.int64(n_ptes * (mms & ONE)))
         mms >>= ONE
 
 
@@ -115,11 +129,11 @@ def lock_source(mem: Memory, job: Job, index: U, mode: U, waits: bool) -> int:
     """The folio lock and the end of writeback, slept for where the mode allows; 0 or why not."""
     bits = bits_of(mem, index)
     if bits & LOCKED:
-        if mode == ASYNC or not waits or job.memalloc:
+        if not waits or (not bits & HUGETLB and (mode == ASYNC or job.memalloc)):
             return EAGAIN
         clear_bit(mem, index, LOCKED)
         count_one(job, LOCK_WAITS, 1)
-    if bits & WRITEBACK:
+    if bits & WRITEBACK and not bits & HUGETLB:
         if mode != SYNC:
             return EBUSY
         if not waits:
@@ -135,8 +149,9 @@ def unmap_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, deferred: bo
     never_inline()
     index, order = job.rows[place], job.orders[place]
     if bits_of(mem, index) & ORPHAN:
+        hugetlb = bool(bits_of(mem, index) & HUGETLB)
         drop_folio(mem, slot_of(mem, index))
-        free_block(mem, index, job.cpu)
+        free_source(mem, job, index, hugetlb)
         return MOVED
     target = take_target(mem, job, order)
     if target == NONE:
@@ -182,7 +197,7 @@ def hand_over(mem: Memory, job: Job, index: U, target: U, order: U) -> None:
     if np.uint64(source.pg_flags) & LRU_ISOLATED:
         add_lru(mem, target, job.cpu, order)
     source.pg_flags = np.uint64(source.pg_flags) & OF_THE_FRAME
-    free_block(mem, index, job.cpu)
+    free_source(mem, job, index, bool(bits_of(mem, target) & HUGETLB))
 
 
 @outlined
@@ -232,7 +247,7 @@ def add_part(mem: Memory, job: Job, place: U, index: U, mms: U, bits: U) -> None
 
 
 @outlined
-def split_folio(mem: Memory, tlb: Tlb, job: Job, place: U) -> int:
+def split_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U) -> int:
     """Single pages in place of a large folio, the last first and the head at the end; 0 or why not (try_split_folio).
 
     A PMD that maps it is flushed; its pages have PTEs from then on.
@@ -241,11 +256,17 @@ def split_folio(mem: Memory, tlb: Tlb, job: Job, place: U) -> int:
     index = job.rows[place]
     page = mem.pages[index]
     order, bits, mms = job.orders[place], bits_of(mem, index), mms_of(mem, index)
-    if bits & LOCKED or page.refcount > ONE:
-        return EAGAIN
+    if bits & LOCKED:
+        if mode == ASYNC:
+            return EAGAIN
+        bits &= ~LOCKED
+        clear_bit(mem, index, LOCKED)
+        count_one(job, LOCK_WAITS, 1)
     if bits & WRITEBACK:
         return EBUSY
-    if by_one_entry(job, bits, order):
+    if page.refcount > ONE:
+        return EAGAIN
+    if by_pmd(job, bits, order):
         mm, left = ZERO, mms
         while left:
             if left & ONE:
@@ -263,6 +284,7 @@ def split_folio(mem: Memory, tlb: Tlb, job: Job, place: U) -> int:
         add_part(mem, job, place, part, mms, bits)
     page.state = USED
     job.orders[place] = ZERO
+    job.thp[place] = 0
     slot = slot_of(mem, index)
     if slot != NONE:
         mem.folios[slot].bits = bits

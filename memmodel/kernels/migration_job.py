@@ -90,6 +90,7 @@ class Job(NamedTuple):
     rows: npt.NDArray[np.uint64]  # first row of each folio; pages of split ones come behind those given
     targets: npt.NDArray[np.uint64]  # of its destination
     orders: npt.NDArray[np.uint64]
+    thp: npt.NDArray[np.int64]  # 1: of PMD order and not hugetlb's, which is counted apart
     parents: npt.NDArray[np.int64]  # place of the folio that it was split from, or -1
     status: npt.NDArray[np.int64]  # Errno
     lists: npt.NDArray[np.uint64]  # [List, places in `rows`]
@@ -109,6 +110,7 @@ class Job(NamedTuple):
     splits: np.uint64  # 1: a large folio without a target is split
     splits_partial: np.uint64  # 1: a partially mapped folio is split before it is moved
     longterm_pin: np.uint64  # 1: where splitting it has to wait, it is tried again
+    keeps_sources: np.uint64  # 1: what folios lay in does not go back to the allocator
     memalloc: np.uint64  # 1: the task has PF_MEMALLOC and sleeps on no lock
 
 
@@ -120,6 +122,18 @@ def push(job: Job, which: U, place: U) -> None:
     """Onto the tail of a list."""
     job.lists[which, job.sizes[which]] = place
     job.sizes[which] += 1
+
+
+@inlined
+def splice_front(job: Job, which: U, onto: U) -> None:
+    """All of a list in front of another."""
+    n_new, n_old = job.sizes[which], job.sizes[onto]
+    for i in range(n_old - 1, -1, -1):
+        job.lists[onto, i + n_new] = job.lists[onto, i]
+    for i in range(n_new):
+        job.lists[onto, i] = job.lists[which, i]
+    job.sizes[onto] += n_new
+    job.sizes[which] = 0
 
 
 @inlined

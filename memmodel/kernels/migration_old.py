@@ -19,7 +19,7 @@ from memmodel.kernels.migration_batch import (
     without_target,
 )
 from memmodel.kernels.migration_folio import ENOMEM
-from memmodel.kernels.migration_job import Job, List, pages_of, push, splice
+from memmodel.kernels.migration_job import Job, List, pages_of, push, splice, splice_front
 from memmodel.kernels.tlb import Tlb
 from memmodel.state.layout import Memory
 
@@ -34,11 +34,14 @@ def cut_list(mem: Memory, job: Job, first: int) -> int:
     n_pages = np.int64(0)
     while first < job.sizes[FROM]:
         place = job.lists[FROM, first]
-        n_pages += pages_of(job, place)
-        if n_pages > np.int64(job.batch_pages) and job.sizes[BATCH]:
-            break
+        if is_hugetlb(mem, job, place):  # it has had its passes
+            push(job, FAILED, place)
+        else:
+            n_pages += pages_of(job, place)
+            if n_pages > np.int64(job.batch_pages) and job.sizes[BATCH]:
+                break
+            push(job, BATCH, place)
         first += 1
-        push(job, FAILED if is_hugetlb(mem, job, place) else BATCH, place)
     return first
 
 
@@ -58,12 +61,12 @@ def walk_list(mem: Memory, tlb: Tlb, job: Job, parts: bool) -> int:
         job.sizes[BATCH] = 0
         for i in range(n_folios):
             place = job.lists[BATCH, i]
-            if split_first(mem, tlb, job, place, FAILED):
+            if split_first(mem, tlb, job, place, job.mode, FAILED):
                 continue
             errno = move_at_once(mem, tlb, job, place, number > 2)
             if errno != ENOMEM:
-                settle(mem, job, place, errno, BATCH, FAILED)
-            elif not without_target(mem, tlb, job, place):
+                settle(job, place, errno, BATCH, FAILED)
+            elif not without_target(mem, tlb, job, place, job.mode):
                 for left in range(i, n_folios):
                     push(job, BATCH, job.lists[BATCH, left])
                 return ENOMEM
@@ -78,13 +81,14 @@ def migrate_one_by_one(mem: Memory, tlb: Tlb, job: Job, total: int) -> int:
     while total >= 0 and first < job.sizes[FROM]:
         first = cut_list(mem, job, first)
         failed = walk_list(mem, tlb, job, False)
-        splice(job, BATCH, FAILED)
-        if failed >= 0 and job.sizes[SPLIT_LIST]:
+        if failed < 0:
+            splice_front(job, SPLIT_LIST, FAILED)
+        elif job.sizes[SPLIT_LIST]:
+            splice_front(job, BATCH, FAILED)
             splice(job, SPLIT_LIST, BATCH)
             problem = walk_list(mem, tlb, job, True)
-            splice(job, BATCH, FAILED)
             failed = problem if problem < 0 else failed
-        splice(job, SPLIT_LIST, FAILED)
+        splice(job, BATCH, FAILED)
         total = failed if failed < 0 else total + failed
     while first < job.sizes[FROM]:
         push(job, FAILED, job.lists[FROM, first])

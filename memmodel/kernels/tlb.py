@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.jit import count_trailing_zeros, inlined, kernel
+from memmodel.jit import count_trailing_zeros, inlined, kernel, never_inline, outlined
 from memmodel.kernels.freelist import ONE
 from memmodel.state.layout import NONE
 
@@ -48,6 +48,8 @@ class Tlb(NamedTuple):
     lazy: npt.NDArray[np.uint64]  # [words]: CPUs that idle with an mm loaded
     pending: npt.NDArray[np.uint64]  # [words]: CPUs that deferred flushes wait for
     loaded: npt.NDArray[np.uint64]  # [cpus]: the mm that is loaded; NONE is init_mm
+    newest: npt.NDArray[np.uint64]  # [mms]: generation, a flush each
+    flushed: npt.NDArray[np.uint64]  # [cpus]: generation up to which the loaded mm is flushed there
     counts: npt.NDArray[np.int64]  # TlbCount
     rules: np.uint64  # TlbRule
 
@@ -86,55 +88,86 @@ def drop_cpu(mask: Any, cpu: U) -> None:
 
 
 @inlined
-def interrupt(tlb: Tlb, cpu: U, mm: U, tables_freed: bool) -> None:
-    """What one CPU makes of a flush that it is asked for; `mm` NONE: one of everything (flush_tlb_func)."""
-    lazy, loaded = in_mask(tlb.lazy, cpu), tlb.loaded[cpu]
-    if not tables_freed:
-        if lazy or (mm != NONE and loaded != mm and tlb.rules & SKIPS):
-            return
-    tlb.counts[IPIS] += 1
-    if lazy and not tlb.rules & WAKES:  # it lets go of the mm in place of flushing
+def flush_loaded(tlb: Tlb, cpu: U, asker: U, mm: U, n_pages: U) -> None:
+    """A CPU flushes the mm that it has loaded: page by page if that is all it is behind, or else everything.
+
+    Where another flush has done it already nothing is left to do, but the flush is one.
+    """
+    newest = tlb.newest[tlb.loaded[cpu]]
+    behind = newest - tlb.flushed[cpu]
+    tlb.flushed[cpu] = newest
+    if cpu != asker:
+        tlb.counts[REMOTE] += 1
+        return
+    tlb.counts[LOCAL_BATCH if mm == NONE else LOCAL_MM] += 1
+    if behind == ONE and n_pages:
+        tlb.counts[LOCAL_PAGES] += np.int64(n_pages)
+    elif behind:
+        tlb.counts[LOCAL_FULL] += 1
+
+
+@inlined
+def flush_on(tlb: Tlb, cpu: U, asker: U, mm: U, n_pages: U) -> None:
+    """What a CPU makes of a flush; `mm` NONE: one that names none (flush_tlb_func)."""
+    loaded, lazy = tlb.loaded[cpu], in_mask(tlb.lazy, cpu)
+    if mm != NONE and loaded != mm:
+        if tlb.rules & LEAVES:
+            tlb.counts[WRONG_CPU] += 1
+            drop_cpu(tlb.masks[mm], cpu)
+    elif loaded == NONE or (lazy and tlb.rules & WAKES):
+        return
+    elif lazy:  # it lets go of the mm in place of flushing
         drop_cpu(tlb.lazy, cpu)
         if not tlb.rules & LEAVES:
             drop_cpu(tlb.masks[loaded], cpu)
         tlb.loaded[cpu] = NONE
-    elif lazy:
-        return
-    elif mm != NONE and loaded != mm:
-        if tlb.rules & LEAVES:
-            tlb.counts[WRONG_CPU] += 1
-            drop_cpu(tlb.masks[mm], cpu)
-    elif loaded != NONE:
-        tlb.counts[REMOTE] += 1
+    else:
+        flush_loaded(tlb, cpu, asker, mm, n_pages)
 
 
 @inlined
-def ask_others(tlb: Tlb, mask: Any, cpu: U, mm: U, tables_freed: bool) -> None:
-    """One request to all other CPUs of a mask."""
+def is_skipped(tlb: Tlb, cpu: U, mm: U, tables_freed: bool) -> bool:
+    """Whether it is enough that a CPU flushes when it next switches address spaces (should_flush_tlb)."""
+    if tables_freed:
+        return False
+    return in_mask(tlb.lazy, cpu) or bool(tlb.rules & SKIPS and mm != NONE and tlb.loaded[cpu] != mm)
+
+
+@inlined
+def broadcast(tlb: Tlb) -> None:
+    """INVLPGB and TLBSYNC in place of interrupts."""
+    tlb.counts[BROADCASTS] += 1
+    for cpu in range(tlb.loaded.size):
+        if tlb.loaded[cpu] != NONE:
+            tlb.flushed[cpu] = tlb.newest[tlb.loaded[cpu]]
+
+
+@inlined
+def flush_many(tlb: Tlb, mask: Any, asker: U, mm: U, n_pages: U, tables_freed: bool) -> None:
+    """One request to all CPUs of a mask, the asking one too (flush_tlb_multi)."""
+    if tlb.rules & BROADCAST:
+        broadcast(tlb)
+        return
     tlb.counts[REQUESTS] += 1
     for word in range(mask.size):
         left = mask[word]
         while left:
-            other = (np.uint64(word) << SIX) + count_trailing_zeros(left)
+            cpu = (np.uint64(word) << SIX) + count_trailing_zeros(left)
             left &= left - ONE
-            if other != cpu:
-                interrupt(tlb, other, mm, tables_freed)
+            if not is_skipped(tlb, cpu, mm, tables_freed):
+                tlb.counts[IPIS] += cpu != asker
+                flush_on(tlb, cpu, asker, mm, n_pages)
 
 
-@inlined
+@outlined
 def flush_mm(tlb: Tlb, mm: U, cpu: U, n_pages: U, tables_freed: bool) -> None:
     """An immediate flush of an mm: so many pages, or 0 for all of it (flush_tlb_mm_range)."""
+    never_inline()
+    tlb.newest[mm] += ONE
     if any_but(tlb.masks[mm], cpu):
-        if tlb.rules & BROADCAST:
-            tlb.counts[BROADCASTS] += 1
-            return
-        ask_others(tlb, tlb.masks[mm], cpu, mm, tables_freed)
-    if tlb.loaded[cpu] == mm:
-        tlb.counts[LOCAL_MM] += 1
-        if n_pages:
-            tlb.counts[LOCAL_PAGES] += np.int64(n_pages)
-        else:
-            tlb.counts[LOCAL_FULL] += 1
+        flush_many(tlb, tlb.masks[mm], cpu, mm, n_pages, tables_freed)
+    elif tlb.loaded[cpu] == mm:
+        flush_on(tlb, cpu, cpu, mm, n_pages)
 
 
 @kernel
@@ -144,25 +177,22 @@ def flush_pages(tlb: Tlb, mm: U, cpu: U, n_pages: U, tables_freed: bool) -> None
 
 
 @inlined
-def defer_flush(tlb: Tlb, mm: U, cpu: U) -> bool:
-    """Leave the flush of a PTE to the end of the batch if another CPU may hold it; False if none may."""
+def defer_flush(tlb: Tlb, mm: U, cpu: U, n_ptes: U) -> bool:
+    """Leave the flush of PTEs to the end of the batch if another CPU may hold them; False if none may."""
     if not any_but(tlb.masks[mm], cpu):
         return False
+    tlb.newest[mm] += n_ptes
     for word in range(tlb.pending.size):
         tlb.pending[word] |= tlb.masks[mm, word]
     return True
 
 
-@inlined
+@outlined
 def flush_deferred(tlb: Tlb, cpu: U) -> None:
     """All that was deferred, in one flush of everything (try_to_unmap_flush)."""
-    here, others = in_mask(tlb.pending, cpu), any_but(tlb.pending, cpu)
-    if others and tlb.rules & BROADCAST:
-        tlb.counts[BROADCASTS] += 1
-    else:
-        if others:
-            ask_others(tlb, tlb.pending, cpu, NONE, False)
-        if here and tlb.loaded[cpu] != NONE:
-            tlb.counts[LOCAL_BATCH] += 1
-            tlb.counts[LOCAL_FULL] += 1
+    never_inline()
+    if any_but(tlb.pending, cpu):
+        flush_many(tlb, tlb.pending, cpu, NONE, ZERO, False)
+    elif in_mask(tlb.pending, cpu):
+        flush_on(tlb, cpu, cpu, NONE, ZERO)
     tlb.pending[:] = ZERO

@@ -229,6 +229,7 @@ def _job(
         all_rows,
         np.zeros(room, np.uint64),
         np.zeros(room, np.uint64),
+        np.zeros(room, np.int64),
         np.full(room, -1, np.int64),
         np.full(room, Errno.NOT_TRIED, np.int64),
         np.zeros((len(List), room), np.uint64),
@@ -248,6 +249,7 @@ def _job(
         np.uint64(asked.splits),
         np.uint64("split_partially_mapped" in mem.geometry.features),
         np.uint64(asked.reason == "longterm_pin"),
+        np.uint64(asked.reason == "memory_failure"),
         np.uint64(asked.memalloc),
     )
 

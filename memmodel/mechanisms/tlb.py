@@ -93,7 +93,8 @@ class Tlb:
         rules |= TlbRule.WAKES if wakes else TlbRule(0)
         counts, pending = np.zeros(len(TlbCount), np.int64), np.zeros_like(idle)
         self.cpus = cpus
-        self.state = TlbState(masks, idle, pending, in_mm, counts, np.uint64(rules))
+        newest, flushed = np.zeros(len(masks), np.uint64), np.zeros(cpus, np.uint64)
+        self.state = TlbState(masks, idle, pending, in_mm, newest, flushed, counts, np.uint64(rules))
 
     def flush(self, mm: int, cpu: int, n_pages: int = 1, *, tables_freed: bool = False) -> None:
         """An immediate flush of so many pages of an address space, asked for by a CPU (flush_tlb_mm_range).

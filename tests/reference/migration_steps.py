@@ -200,7 +200,7 @@ class Steps:
     def set_migration_entries(self, folio, may_defer):
         """try_to_migrate()."""
         for mm in sorted(folio.owners):
-            if self.is_pmd_mapped(folio) and not folio.protnone:
+            if self.is_pmd_mapped(folio):  # NUMA hints too: pmdp_invalidate() does not look
                 self.tlb.flush_range(mm, self.cpu, folio.n_pages, tables_freed=True)
             for _ in range(self.n_ptes(folio)):
                 self.out.n_set += 1
