@@ -143,10 +143,9 @@ def lock_source(mem: Memory, job: Job, index: U, mode: U, waits: bool) -> int:
     return 0
 
 
-@outlined
+@inlined
 def unmap_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, deferred: bool, waits: bool) -> int:
     """UNMAPPED, with a target; MOVED if only this task's reference was left; or why it stays (migrate_folio_unmap)."""
-    never_inline()
     index, order = job.rows[place], job.orders[place]
     if bits_of(mem, index) & ORPHAN:
         hugetlb = bool(bits_of(mem, index) & HUGETLB)
@@ -200,10 +199,9 @@ def hand_over(mem: Memory, job: Job, index: U, target: U, order: U) -> None:
     free_source(mem, job, index, bool(bits_of(mem, target) & HUGETLB))
 
 
-@outlined
+@inlined
 def move_folio(mem: Memory, job: Job, place: U, waiting: int) -> tuple[int, int]:
     """Copy an unmapped folio and map it again at its target; errno, and chunks in the lanes (migrate_folio_move)."""
-    never_inline()
     index, target = job.rows[place], job.targets[place]
     order, bits = job.orders[place], bits_of(mem, index)
     if bits & INACCESSIBLE:
