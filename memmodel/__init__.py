@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
+    from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
+    from memmodel.mechanisms.move_pages import Entry, MovePagesOutcome, move_pages
     from memmodel.mechanisms.page_access import PageAccess, access_page
     from memmodel.mechanisms.page_flags import FlagsLayout, kpageflags
     from memmodel.mechanisms.percpu import drain_all_pages, vmstat_update
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         ReclaimRequest,
     )
     from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
+    from memmodel.mechanisms.tlb import Tlb
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
@@ -68,6 +71,8 @@ _HOME = {
     "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
     "memmodel.mechanisms.page_access": ("PageAccess", "access_page"),
     "memmodel.mechanisms.page_flags": ("FlagsLayout", "kpageflags"),
+    "memmodel.mechanisms.migration": ("MigrationOutcome", "migrate_pages"),
+    "memmodel.mechanisms.move_pages": ("Entry", "MovePagesOutcome", "move_pages"),
     "memmodel.mechanisms.percpu": ("drain_all_pages", "vmstat_update"),
     "memmodel.mechanisms.poisoning": (
         *("FailureWork", "inject_poison", "memory_failure_queue", "run_memory_failure_work"),
@@ -76,6 +81,7 @@ _HOME = {
         *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
     ),
     "memmodel.mechanisms.soft_offline": ("OfflineOutcome", "soft_offline_page"),
+    "memmodel.mechanisms.tlb": ("Tlb",),
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
@@ -95,6 +101,7 @@ __all__ = [
     "Compaction",
     "CopyOutcome",
     "DmaBuf",
+    "Entry",
     "FailureOutcome",
     "FailureWork",
     "FlagsLayout",
@@ -108,12 +115,15 @@ __all__ = [
     "LeastRecentlyAllocated",
     "MemmodelError",
     "MfFlag",
+    "MigrationOutcome",
+    "MovePagesOutcome",
     "OfflineOutcome",
     "PageAccess",
     "PhysicalMemory",
     "ReclaimRequest",
     "Signal",
     "Task",
+    "Tlb",
     "WorkloadOutcome",
     "__version__",
     "access_page",
@@ -138,6 +148,8 @@ __all__ = [
     "memory_failure",
     "memory_failure_queue",
     "memory_failure_stats",
+    "migrate_pages",
+    "move_pages",
     "read_snapshot",
     "read_trace",
     "replay",

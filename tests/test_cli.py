@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -420,7 +421,9 @@ def test_program__nobody_reads():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_program__interrupted(tmp_path, monkeypatch, workers):
     monkeypatch.setenv("STARTED", str(tmp_path / "started"))
-    process = program("study", "run", "slow", "--workers", workers)
+    # A shell starts what runs in the background deaf to the signal, and children inherit that.
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = program("study", "run", "slow", "--workers", workers, preexec_fn=listen)
     while process.poll() is None and not (tmp_path / "started").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

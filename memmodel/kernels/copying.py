@@ -171,6 +171,37 @@ def stream_folio(contents: Any, target: U, source: U, n_bytes: U, lanes: Any, wa
     return waiting
 
 
+@inlined
+def first_error(mem: Memory, source: U, n_pages: U) -> U:
+    """Offset of the first poisoned byte of a folio; its size or more if there is none."""
+    bad = first_bad_page(mem, source, source + n_pages)
+    error = (bad - source) << mem.params.page_shift
+    if bad < source + n_pages:
+        error += first_bad_line(mem, bad) << SIX
+    return error
+
+
+@inlined
+def move_bytes(mem: Memory, target: U, source: U, n_bytes: U, lanes: Any, waiting: int) -> int:
+    """Copy from one row on to another where the memory has contents; how many chunks wait in the lanes then."""
+    if mem.contents.shape[0] == 0:
+        return 0
+    shift = mem.params.page_shift
+    if lanes.size:
+        return stream_folio(mem.contents, target << shift, source << shift, n_bytes, lanes, waiting)
+    copy_bytes(mem.contents, target << shift, source << shift, n_bytes)
+    return 0
+
+
+@inlined
+def finish_lanes(mem: Memory, lanes: Any, waiting: int) -> None:
+    """Copy the chunks that still wait."""
+    for lane in range(waiting):
+        copy_bytes(mem.contents, lanes[0, lane], lanes[1, lane], CHUNK)
+    if lanes.size:
+        stream_fence()
+
+
 @kernel
 def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
     mem: Memory, rule: CopyRule, cpu: U, targets: Any, sources: Any, n_pages: Any, lanes: Any, out: Outcomes
@@ -180,7 +211,6 @@ def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
     `lanes`: uint64[2, 4] to stream the bytes past the caches, or uint64[2, 0] to copy through them.
     """
     page_shift = mem.params.page_shift
-    has_contents = mem.contents.shape[0] > 0
     panicked = False
     waiting = 0
     for i in range(sources.size):
@@ -189,18 +219,9 @@ def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
             out.status[i] = NOT_REACHED
             continue
         source, pages = sources[i], n_pages[i]
-        bad = first_bad_page(mem, source, source + pages)
-        error = (bad - source) << page_shift
-        if bad < source + pages:
-            error += first_bad_line(mem, bad) << SIX
+        error = first_error(mem, source, pages)
         status, written, page, calls, resched, stretch = copy_outcome(rule, pages, page_shift, error)
-        if has_contents:
-            if lanes.size:
-                waiting = stream_folio(
-                    mem.contents, targets[i] << page_shift, source << page_shift, written, lanes, waiting
-                )
-            else:
-                copy_bytes(mem.contents, targets[i] << page_shift, source << page_shift, written)
+        waiting = move_bytes(mem, targets[i], source, written, lanes, waiting)
         out.status[i] = status
         out.bytes_not_copied[i] = (pages << page_shift) - written
         out.n_calls[i] = calls
@@ -210,10 +231,7 @@ def copy_folios(  # noqa: PLR0913 - arrays in, arrays out, one call
             out.index_queued[i] = source + page
             out.queue_dropped[i] = not queue_failure(mem, cpu, source + page)
         panicked = status == PANIC
-    for lane in range(waiting):
-        copy_bytes(mem.contents, lanes[0, lane], lanes[1, lane], CHUNK)
-    if lanes.size:
-        stream_fence()
+    finish_lanes(mem, lanes, waiting)
 
 
 class Total(IntEnum):

@@ -116,11 +116,11 @@ def left_bits(bits: U) -> U:
 def keep_vacated(mem: Memory, index: U, cpu: U, bits: U) -> int:
     """The page that migration left is held; the handle of what it was. The folio table must have room for one.
 
-    Single pages had PG_hwpoison before they moved, so that they were leaked where they were freed. A hugetlb folio
-    went to the allocator, from which one of its pages is taken.
+    Migration leaves a single page to its caller. A hugetlb folio went to the allocator, from which one of its pages is
+    taken.
     """
     page = mem.pages[index]
-    if page.state == LOST:
+    if page.state == USED and slot_of(mem, index) == NONE:
         keep(mem, index)
     else:
         drain_all_pages(mem, np.uint64(page.zone), cpu)
@@ -132,10 +132,3 @@ def keep_vacated(mem: Memory, index: U, cpu: U, bits: U) -> int:
     mem.folios[slot].mms = ZERO
     mem.folios[slot].bits = left_bits(bits)
     return int(handle)
-
-
-@kernel
-def mark_before(mem: Memory, index: U, poisoned: bool) -> None:
-    """PG_hwpoison of a page that is about to be moved, or that could not be."""
-    page = mem.pages[index]
-    page.pg_flags = (np.uint64(page.pg_flags) & ~HWPOISON) | (HWPOISON if poisoned else ZERO)

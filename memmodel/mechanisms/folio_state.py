@@ -9,12 +9,12 @@ import numpy.typing as npt
 from memmodel.errors import one_of
 from memmodel.kernels import lru
 from memmodel.mechanisms.buddy import folio_rows, whole_number
+from memmodel.mechanisms.tlb import MAX_MMS
 from memmodel.state.layout import MAPPING_SHIFT, MIN_ORDER_SHIFT, FolioBit, Mapping, PageFlag
 from memmodel.state.machine import Machine
 
 __all__ = ["MAPPINGS", "set_folio"]
 
-MAX_MMS = 32  # address spaces that a folio's record has room for
 MAX_PINS = 253  # a page's count of references has a byte; one is the owner's, one memory_failure()'s
 MAPPING_BITS = np.uint32(15 << MAPPING_SHIFT)
 MIN_ORDER_BITS = np.uint32(15 << MIN_ORDER_SHIFT)

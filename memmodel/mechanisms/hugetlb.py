@@ -6,12 +6,13 @@ from memmodel.errors import GeometryError, InputError, one_of
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
-from memmodel.state.layout import Vmstat
+from memmodel.state.layout import FolioBit, Vmstat
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
 
 __all__ = ["THP_DEFRAG", "alloc_hugetlb", "fault_thp", "thp_gfp"]
 
+SLOT = 0xFFFFFFFF  # the part of a handle that says where its folio is kept
 LIGHT, WAKE, DIRECT = "GFP_TRANSHUGE_LIGHT", "__GFP_KSWAPD_RECLAIM", "__GFP_DIRECT_RECLAIM"
 THP_DEFRAG = {
     "always": ("GFP_TRANSHUGE|__GFP_NORETRY", "GFP_TRANSHUGE"),
@@ -149,7 +150,8 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
 
     Returns
     -------
-    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back.
+    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back. They are
+    free ones of the pool: `set_folio` says who maps them.
 
     Raises
     ------
@@ -185,6 +187,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
                 break
         else:
             break
+    mem.state.folios["bits"][handles[handles >= 0] & SLOT] |= np.uint32(FolioBit.HUGETLB)
     return handles
 
 

@@ -222,10 +222,10 @@ def fail_row(
     """One memory_failure() of a page that has a row."""
     event = NO_EVENT.copy()
     index, bits = np.uint64(row), np.uint64(flags)
-    refused = kernels.fail_page(mem.state, index, bits, cpu, event)
+    refused = int(kernels.fail_page(mem.state, index, bits, cpu, event))
     if refused > 0:
         mem.reserve_folios(refused)
-        refused = kernels.fail_page(mem.state, index, bits, cpu, event)
+        refused = int(kernels.fail_page(mem.state, index, bits, cpu, event))
     if refused == Refused.PANIC:
         return _panic(pfn)
     if refused == Refused.HOLE:

@@ -9,7 +9,9 @@ from memmodel.kernels import memory_failure as failure_kernels
 from memmodel.kernels import soft_offline as kernels
 from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.memory_failure import MAX_PFN, NO_PARTS, REFUSALS, block_of, handles_of, row_of
+from memmodel.mechanisms.migration import migrate_pages
 from memmodel.mechanisms.page_flags import FlagsLayout, format_page_flags
+from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.failure_layout import Errno, Offline, Refused
 from memmodel.state.layout import FolioBit, PageFlag
 from memmodel.state.machine import Handles, Machine
@@ -77,7 +79,7 @@ def soft_offline_page(mem: Machine, pfn: int, *, cpu: int = 0, layout: FlagsLayo
         told = bool(mem.state.failure["told_disabled"][0])
         mem.state.failure["told_disabled"] = 1
         return _nothing(pfn, Errno.EOPNOTSUPP, *([] if told else [DISABLED]))
-    refused = failure_kernels.refuse_page(mem.state, np.uint64(row), np.uint64(0))
+    refused = int(failure_kernels.refuse_page(mem.state, np.uint64(row), np.uint64(0)))
     if refused in (Refused.HOLE, Refused.DEVICE):
         return _nothing(pfn, Errno.EIO)
     if refused < 0:
@@ -124,12 +126,10 @@ def _migrate(
     slot = folio & 0xFFFFFFFF
     bits = np.uint64(mem.state.folios["bits"][slot])
     huge = bool(int(bits) & FolioBit.HUGETLB)
-    if not huge:
-        kernels.mark_before(mem.state, np.uint64(row), True)
-    rc = _migrate_folio(mem, folio, int(cpu))
+    rc = _migrate_folio(mem, folio, row, int(cpu))
     if rc:
-        if not huge:
-            kernels.mark_before(mem.state, np.uint64(row), False)
+        if int(bits) & FolioBit.PTE_DIRTY:  # unmapping has told the page
+            mem.state.folios["bits"][slot] = bits & ~np.uint64(FolioBit.PTE_DIRTY) | np.uint64(FolioBit.DIRTY)
         kind = "hugepage" if huge else "page"
         flags = format_page_flags(mem, pfn, layout)
         line = _line(mem, pfn, f"{kind} migration failed {rc}, type {flags}")
@@ -141,6 +141,9 @@ def _migrate(
     return OfflineOutcome(pfn, 0, (), to, folio, int(vacated), parts)
 
 
-def _migrate_folio(mem: Machine, folio: int, cpu: int) -> int:
-    """What migrate_pages() returns for one folio."""
-    raise InputError("soft offline of a page in use: not modelled yet")
+def _migrate_folio(mem: Machine, folio: int, row: int, cpu: int) -> int:
+    """What migrate_pages() returns for one folio, whose content goes to any node, its own first."""
+    mms = int(mem.state.folios["mms"][folio & 0xFFFFFFFF])
+    tlb = Tlb(mem.geometry, mem.cpus, [[cpu]] * max(mms.bit_length(), 1))
+    node = int(mem.state.zones["node"][mem.state.pages["zone"][row]])
+    return migrate_pages(mem, [folio], node, caller="memory_failure", cpu=cpu, tlb=tlb).rc

@@ -80,6 +80,11 @@ FEATURES: Mapping[str, Feature] = {
         "watermarks leave out the free pages of that reserve, not all of it",
         unsure=((6, 2, 0), (6, 12, 0)),
     ),
+    "split_partially_mapped": Feature(
+        (6, 12, 0),
+        "migration splits a folio that waits for it (deferred_split_queue) instead of moving it whole",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
     "dmabuf_order_4_light": Feature(
         (6, 12, 0),
         "the dma-buf system heap asks for order 4 without reclaim, and makes no compound pages of single ones",
@@ -98,6 +103,18 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "defrag_mode": Feature((6, 15, 0), "vm.defrag_mode and the counter nr_free_pages_blocks"),
     "page_block_order": Feature((6, 16, 0), "CONFIG_PAGE_BLOCK_ORDER limits pageblock_order"),
+    "flush_skips_other_mm": Feature(
+        (6, 14, 0),
+        "a TLB flush of an address space leaves out CPUs of its mask that have loaded another one",
+        backports=((6, 12, 117),),
+        unsure=((6, 2, 0), (6, 14, 0)),
+    ),
+    "mm_cpumask_lazy": Feature(
+        (6, 14, 0),
+        "a CPU leaves mm_cpumask when a flush finds another address space there, not when it loads one",
+        unsure=((6, 13, 0), (6, 14, 0)),
+    ),
+    "invlpgb": Feature((6, 15, 0), "TLB flushes by INVLPGB, where the CPUs have it"),
     "isolate_bit": Feature((6, 17, 0), "ISOLATE is a bit of the pageblock; the migratetype below it survives"),
     "page_block_max_order": Feature((6, 17, 0), "the limit is called CONFIG_PAGE_BLOCK_MAX_ORDER"),
     "pcp_free_high_half_min": Feature(

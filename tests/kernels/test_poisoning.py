@@ -14,8 +14,11 @@ from memmodel.kernels import poisoning as kernels
 from memmodel.state.layout import Kind
 from tests.reference import buddy as reference
 from tests.reference import poisoning, views
+from tests.reference.parts import alone
 
 MAX_ORDER = 10
+queue_failure = alone(kernels.queue_failure)
+first_bad_page, first_bad_line = alone(kernels.first_bad_page), alone(kernels.first_bad_line)
 
 
 def queue_of(mem, cpu=0):
@@ -87,7 +90,7 @@ def test_drain_failures__free_pages_as_the_twin(pfn, hygiene, seed, n):
         twin.free(pfns[i])
     queue = poisoning.FailureQueue()
     for _ in range(2):
-        assert kernels.queue_failure(mem.state, np.uint64(0), np.uint64(mem.index(pfn))) == queue.put(pfn)
+        assert queue_failure(mem.state, np.uint64(0), np.uint64(mem.index(pfn))) == queue.put(pfn)
     work = mm.run_memory_failure_work(mem)
     expected = queue.work(twin)
     assert list(zip(work.pfn, work.already_poisoned, work.taken_off_buddy, strict=True)) == expected
@@ -108,7 +111,7 @@ def test_queue_failure__ring(small_memory, steps):
             assert work.pfn.tolist() == [done[0] for done in queue.work(twin)]
         else:
             for _ in range(step):
-                assert kernels.queue_failure(mem.state, np.uint64(0), np.uint64(pfn)) == queue.put(pfn)
+                assert queue_failure(mem.state, np.uint64(0), np.uint64(pfn)) == queue.put(pfn)
                 pfn = (pfn + 7) % 64
         assert queue_of(mem) == queue.entries
         assert int(mem.state.queues["dropped"][0]) == queue.n_dropped
@@ -129,7 +132,7 @@ def test_first_bad_page__as_a_search_page_by_page(wide_memory, bad, span):
     mem = wide_memory.copy()
     mm.inject_poison(mem, pfn=np.array(bad, np.int64))
     start, end = span
-    found = kernels.first_bad_page(mem.state, np.uint64(start), np.uint64(end))
+    found = first_bad_page(mem.state, np.uint64(start), np.uint64(end))
     assert found == next((page for page in range(start, end) if page in bad), end)
 
 
@@ -139,7 +142,7 @@ def test_first_bad_line__the_lowest_of_the_page(wide_memory, places):
     mem = wide_memory.copy()
     mm.inject_poison(mem, pfn=[page for page, _ in places], line=[line for _, line in places])
     for page, _ in places:
-        found = kernels.first_bad_line(mem.state, np.uint64(page))
+        found = first_bad_line(mem.state, np.uint64(page))
         assert found == min(line for other, line in places if other == page)
 
 

@@ -18,6 +18,7 @@ from memmodel.state.sizing import Sysctls
 from memmodel.workloads import generator as g
 from memmodel.workloads.generator import Kind
 from memmodel.workloads.run import Session
+from tests.reference.parts import alone
 from tests.reference.views import plain_memory, refused
 
 from .twin import NAMES, Twin
@@ -338,8 +339,9 @@ def test_draw__as_the_twin(name):
     works = np.zeros(1, g.work_dtype).view(np.recarray)
     works["rng"] = np.random.SeedSequence(5, spawn_key=(1,)).generate_state(4, np.uint64)
     twin = Random(5, 1)
+    draw, below = alone(g.draw), alone(g.below)
     for n in range(1, 200):
-        mine = g.draw(works[0]) if name == "draw" else g.below(works[0], np.uint64(n))
+        mine = draw(works[0]) if name == "draw" else below(works[0], np.uint64(n))
         assert int(mine) == (twin.draw() if name == "draw" else twin.below(n))
 
 
