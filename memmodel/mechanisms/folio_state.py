@@ -15,7 +15,7 @@ from memmodel.state.machine import Machine
 
 __all__ = ["MAPPINGS", "set_folio"]
 
-MAX_PINS = 253  # a page's count of references has a byte; one is the owner's, one memory_failure()'s
+MAX_PINS = 254  # a page's count of references has a byte
 MAPPING_BITS = np.uint32(15 << MAPPING_SHIFT)
 MIN_ORDER_BITS = np.uint32(15 << MIN_ORDER_SHIFT)
 ON_LRU = PageFlag.LRU | PageFlag.LRU_BATCH
@@ -33,6 +33,7 @@ class Kept:
     lru: bool = True
 
 
+MARKS = [name.lower() for name in FolioBit.__members__]
 UPTODATE = FolioBit.UPTODATE
 CACHED = UPTODATE | FolioBit.FILE
 MAPPINGS = {
@@ -95,7 +96,7 @@ def set_folio(
     """
     rows, _ = folio_rows(mem, folios)
     for name in marks:
-        one_of(name.upper(), FolioBit.__members__, "mark")
+        one_of(name, MARKS, "mark")
     kept = None if mapping is None else MAPPINGS[one_of(mapping, MAPPINGS, "mapping")]
     lowest = None if min_order is None else whole_number(min_order, "min_order", 0, 15)
     holds = None if pins is None else whole_number(pins, "pins", 0, MAX_PINS)

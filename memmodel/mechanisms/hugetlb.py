@@ -187,7 +187,9 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
                 break
         else:
             break
-    mem.state.folios["bits"][handles[handles >= 0] & SLOT] |= np.uint32(FolioBit.HUGETLB)
+    slots = handles[handles >= 0] & SLOT
+    mem.state.folios["bits"][slots] |= np.uint32(FolioBit.HUGETLB)
+    mem.state.folios["mms"][slots] = 0
     return handles
 
 
