@@ -22,6 +22,7 @@ from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS
 from memmodel.kernels.huge_failure import HWPOISON, dissolve, in_pool, is_hugetlb
 from memmodel.kernels.lru import leave_lru
 from memmodel.kernels.memory_failure import USED, WAITED_FOR, split_large
+from memmodel.kernels.page_alloc import leak
 from memmodel.kernels.page_flags import filtered
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
 from memmodel.kernels.pcp import drain_all_pages
@@ -132,3 +133,14 @@ def keep_vacated(mem: Memory, index: U, cpu: U, bits: U) -> int:
     mem.folios[slot].mms = ZERO
     mem.folios[slot].bits = left_bits(bits)
     return int(handle)
+
+
+@kernel
+def drop_poisoned(mem: Memory, slot: U) -> None:
+    """A poisoned page leaves its file, whose reference goes; what is left of it is memory_failure()'s."""
+    index = np.uint64(mem.folios[slot].index)
+    bits = np.uint64(mem.folios[slot].bits)
+    leave_lru(mem, index)
+    mem.folios[slot].bits = with_mapping(bits & ~(GONE | DIRTY | OWNER_2), NOTHING)
+    mem.folios[slot].mms = ZERO
+    leak(mem, index)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memmodel.errors import one_of
-from memmodel.mechanisms.buddy import folio_rows
+from memmodel.errors import InputError, one_of
+from memmodel.kernels import soft_offline as kernels
+from memmodel.mechanisms.buddy import folio_rows, free_pages
 from memmodel.mechanisms.failure_signals import BUS_MCEERR_AR, SIGBUS, Signal, Task
 from memmodel.state.layout import MAPPING_SHIFT, FolioBit, Kind, Mapping, PageFlag
 from memmodel.state.machine import Machine
 
-__all__ = ["ACCESSES", "PageAccess", "access_page"]
+__all__ = ["ACCESSES", "PageAccess", "access_page", "truncate_page"]
 
 ACCESSES = ("load", "pread", "fsync")
 EIO = 5
@@ -91,6 +92,32 @@ def _sync(mem: Machine, slot: int, bits: int, mapping: int) -> int:
         return 0
     if mapping in (Mapping.SHMEM, Mapping.RAMFS, Mapping.HUGETLBFS):
         return 0
-    clean = bits & ~(FolioBit.DIRTY | FolioBit.ERROR | FolioBit.MAPPING_EIO)
+    clean = bits & ~int(FolioBit.DIRTY | FolioBit.ERROR | FolioBit.MAPPING_EIO)
     mem.state.folios["bits"][slot] = np.uint32(clean)
     return EIO if bits & FolioBit.MAPPING_EIO else 0
+
+
+def truncate_page(mem: Machine, folio: int, *, cpu: int = 0) -> None:
+    """The file of a single page of page cache goes away, or is cut short before it; so do its mappings.
+
+    The page is freed, unless memory_failure() has it: then it is out of reach from here on, and the handle stays.
+
+    Raises
+    ------
+    InputError
+        If the handle is stale, or not that of a single page of page cache.
+
+    References
+    ----------
+    mm/truncate.c: truncate_inode_folio, truncate_cleanup_folio, Linux 6.12.117.
+    """
+    on_cpu = mem.check_cpu(cpu)
+    row, order = (int(number[0]) for number in folio_rows(mem, [folio]))
+    slot = int(mem.state.pages["next"][row])
+    mapping = int(mem.state.folios["bits"][slot]) >> MAPPING_SHIFT
+    if order or not Mapping.SHMEM <= mapping <= Mapping.FILE:
+        raise InputError(f"folio {folio:#x} is no single page of page cache")
+    if mem.state.pages["pg_flags"][row] & PageFlag.HWPOISON:
+        kernels.drop_poisoned(mem.state, np.uint64(slot))
+    else:
+        free_pages(mem, [folio], cpu=int(on_cpu))
