@@ -188,7 +188,7 @@ def hand_over(mem: Memory, job: Job, index: U, target: U, order: U) -> None:
     """The target is the folio from here on; the source goes back to the allocator."""
     source, page = mem.pages[index], mem.pages[target]
     slot = slot_of(mem, index)
-    page.pg_flags = np.uint64(source.pg_flags) & ~OF_THE_FRAME
+    page.pg_flags = (np.uint64(page.pg_flags) & OF_THE_FRAME) | (np.uint64(source.pg_flags) & ~OF_THE_FRAME)
     page.next = slot
     if slot != NONE:
         mem.folios[slot].index = target

@@ -86,7 +86,7 @@ def soft_offline_page(mem: Machine, pfn: int, *, cpu: int = 0, layout: FlagsLayo
         raise InputError(f"pfn {pfn}: {REFUSALS[Refused(refused)]}")
     if mem.state.pages["pg_flags"][row] & PageFlag.HWPOISON:
         return _nothing(pfn, 0, _line(mem, pfn, "page already poisoned", "soft_offline_page: "))
-    mem.reserve_folios(max(refused, 0) + 1)
+    mem.reserve_folios(refused)
     return _offline(mem, pfn, row, on_cpu, layout)
 
 
@@ -134,6 +134,7 @@ def _migrate(
         flags = format_page_flags(mem, pfn, layout)
         line = _line(mem, pfn, f"{kind} migration failed {rc}, type {flags}")
         return OfflineOutcome(pfn, int(Errno.EBUSY) if rc > 0 else rc, (line,), -1, folio, -1, parts)
+    mem.reserve_folios(1)
     vacated = kernels.keep_vacated(mem.state, np.uint64(row), cpu, bits)
     to = int(mem.pfns.pfn([int(mem.state.folios["index"][slot])])[0]) + row - head
     if vacated < 0:
