@@ -254,4 +254,42 @@ _FRAGMENTATION = (
     Variable("settled", "float64", "1", "level reached", "1 where every workload of the mix was at its level last."),
 )
 
-VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION)
+_DEMOTION = (
+    Variable(
+        "kswapd_ms_per_gib",
+        "float64",
+        "ms GiB-1",
+        "kswapd's CPU time a GiB",
+        "CPU time of kswapd over what it demoted; NaN where that is nothing.",
+    ),
+    Variable(
+        "direct_share",
+        "float64",
+        "1",
+        "share of direct reclaim",
+        "Share of the demoted THPs that the writer demoted itself.",
+    ),
+    Variable(
+        "direct_share_fluid",
+        "float64",
+        "1",
+        "share of direct reclaim in the steady state",
+        "The same in closed form, for a run that never ends.",
+    ),
+    Variable("allocstall", "float64", "1", "stalls", "Allocations that had to reclaim: one THP demoted by each."),
+    Variable("pgdemote_kswapd", "float64", "1", "pages demoted by kswapd", "4 KiB pages of the THPs."),
+    Variable("pgdemote_direct", "float64", "1", "pages demoted by the writer", "4 KiB pages of the THPs."),
+    Variable("time_kswapd_ns", "float64", "ns", "kswapd's CPU time", "While it demotes; it sleeps otherwise."),
+    Variable("time_stalled_ns", "float64", "ns", "time in direct reclaim", "The part of the writer's time so spent."),
+    Variable(
+        "time_to_first_stall_ns", "float64", "ns", "time to the first stall", "From the start; NaN where none comes."
+    ),
+    Variable("n_kswapd_wakes", "float64", "1", "runs of kswapd", "How often the low watermark woke it."),
+)
+
+_CLEAR_PAGES = (
+    Variable("time_clear_ns", "float64", "ns", "time clearing", "The part of the time spent in clear_pages()."),
+    Variable("time_fault_ns", "float64", "ns", "time of faults", "What the folios' faults take besides."),
+)
+
+VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES)

@@ -22,6 +22,8 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 """A block of points in, ``[n_points]`` of each output out. A point's result depends on that point alone."""
 
 STUDIES: dict[str, str] = {
+    "clear_pages": "memmodel.studies.clear_pages",
+    "demotion": "memmodel.studies.demotion",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
 }
