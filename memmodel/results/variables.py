@@ -292,4 +292,31 @@ _CLEAR_PAGES = (
     Variable("time_fault_ns", "float64", "ns", "time of faults", "What the folios' faults take besides."),
 )
 
-VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES)
+_MIGRATION = (
+    Variable("nr_succeeded", "float64", "1", "pages moved", "Base pages that moved."),
+    Variable("nr_failed", "float64", "1", "pages not moved", "Base pages of folios that did not."),
+    Variable("n_batches", "float64", "1", "batches", "Lists of folios unmapped together, one flush each."),
+    Variable("n_flushes", "float64", "1", "TLB flushes", "Those on the migrating CPU, and broadcasts."),
+    Variable("n_flush_requests", "float64", "1", "flushes that ask others", "Those that go to other CPUs too."),
+    Variable("n_ipis", "float64", "1", "TLB flush IPIs", "Interrupts received for them, all CPUs together."),
+    Variable("n_ptes", "float64", "1", "migration PTEs", "PTEs replaced by migration entries; a THP's PMD is none."),
+    Variable("pages_per_s", "float64", "s-1", "pages a second", "Base pages moved over the time that it took."),
+    Variable("time_call_ns", "float64", "ns", "time of calls", "Fixed time of migrate_pages()."),
+    Variable("time_unmap_ns", "float64", "ns", "time of unmapping", "Migration entries in place of mappings."),
+    Variable("time_flush_ns", "float64", "ns", "time of TLB flushes", "Local flushes, and waiting for other CPUs."),
+    Variable("time_remap_ns", "float64", "ns", "time of mapping again", "Mappings in place of migration entries."),
+    Variable("waiter_mean_ns", "float64", "ns", "mean time out of reach", "From a folio's unmap to its new mapping."),
+    Variable("waiter_worst_ns", "float64", "ns", "longest time out of reach", "The most that a thread may wait."),
+    Variable(
+        "simulated",
+        "int8",
+        "1",
+        "how it was counted",
+        "Whether the algorithm ran on a machine of pages, or its counts were worked out from the numbers alone.",
+        flags=("worked_out", "simulated"),
+    ),
+)
+
+VARIABLES: Mapping[str, Variable] = catalogue(
+    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION)
+)

@@ -26,6 +26,9 @@ STUDIES: dict[str, str] = {
     "demotion": "memmodel.studies.demotion",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
+    "migration": "memmodel.studies.migration",
+    "move_pages": "memmodel.studies.move_pages",
+    "tlb_batch": "memmodel.studies.tlb_batch",
 }
 """Module of each study; its ``STUDY`` is loaded when asked for."""
 
