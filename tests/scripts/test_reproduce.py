@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 ROOT = Path(__file__).parents[2]
-COMPARISONS = ("reproduce_folio_size", "reproduce_demotion", "reproduce_clear_pages")
+COMPARISONS = ("reproduce_folio_size", "reproduce_demotion", "reproduce_clear_pages", "reproduce_tlb_batch")
 SCRIPTS = ("reproduce_batch_page_copy", "reproduce_cma_alignment", *COMPARISONS)
 
 
@@ -33,6 +33,14 @@ def test_script__prints_the_published_cells(tmp_path: Path) -> None:
     assert text.index("44.10 ± 0.19") < text.index("Not used") < text.index("19.10 ± 2.65")
 
 
+def test_script__moves_the_16_cells(tmp_path: Path) -> None:
+    done = run("reproduce_move_pages", "--out", "r.nc", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0)
+    assert "15 cells used: rms 2.13 %, worst +5.8 %" in done.stdout
+    with xr.open_dataset(tmp_path / "r.nc") as ds:
+        assert int(ds["simulated"].sum()) == 8
+
+
 def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> None:
     text = run("reproduce_cma_alignment", cwd=tmp_path).stdout
     assert "In error: THP, as first posted: arm64 4 KiB" in text
@@ -44,6 +52,7 @@ def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> Non
     [
         ("reproduce_folio_size", 231, ("chi2/dof 0.77", "16 THPs together, 4 rows", "V3, 2048 KiB, 16 channels")),
         ("reproduce_demotion", 11, ("Calibrated: copies in reclaim", "none left", "patched, allocstall")),
+        ("reproduce_tlb_batch", 13, ("200 phases of 4 kernels, 9 numbers each: 7 differ (ipi_requests)", "435 pages")),
         ("reproduce_clear_pages", 42, ("memset by chunk", "Not modelled: Icelakex 8358", "1 GiB, batches of 8 MiB")),
     ],
 )
