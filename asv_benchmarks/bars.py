@@ -44,6 +44,7 @@ ROWS = (
     ("first {}, empty cache", bench_compile.FirstStudyCold, "track_cold"),
     ("first {}, warm cache", bench_compile.FirstStudyWarm, "track_warm"),
     ("10,000 points of folio_copy", bench_sweep.TenThousandPoints, "track_run_study"),
+    ("12,000 points of tlb_batch", bench_sweep.TlbBatchGrid, "track_run_study"),
     ("two threads, {} points", bench_sweep.TwoThreads, "track_share"),
 )
 

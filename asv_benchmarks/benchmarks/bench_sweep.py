@@ -18,6 +18,13 @@ GRID = {
     "engine": ["fragile", "fast_string", "memcpy"],
     "poison_per_gib": np.linspace(0, 20, 22).tolist(),
 }
+TLB_GRID = {
+    "n_folios": [2**n for n in range(20)],
+    "batch_pages": [2**n for n in range(10)],
+    "n_cpus": [1, 2, 4, 8, 16, 32, 64, 128, 192, 256],
+    "kernel": ["6.1", "6.12.117"],
+    "folio_order": [0, 2, 9],
+}
 SECOND_CORE_FREE = 1.7  # an ALU loop's speed-up, at least
 
 
@@ -112,3 +119,18 @@ class TwoThreads(RunOnce):
 
     def track_alu_speed_up(self, points):
         return self.speed_ups(points)[0]
+
+
+class TlbBatchGrid(RunOnce):
+    """12,000 points of tlb_batch, from the call to the Dataset."""
+
+    # Bar: 5 s.
+    at_most = 5
+    unit = "s"
+    grid = TLB_GRID
+
+    def setup(self):
+        mm.run_study("tlb_batch", seed=0)
+
+    def track_run_study(self):
+        return best_of(3, partial(mm.run_study, "tlb_batch", self.grid, seed=0, progress=False))[0]

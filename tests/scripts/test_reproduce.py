@@ -51,7 +51,7 @@ def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> Non
     ("script", "n_rows", "words"),
     [
         ("reproduce_folio_size", 231, ("chi2/dof 0.77", "16 THPs together, 4 rows", "V3, 2048 KiB, 16 channels")),
-        ("reproduce_demotion", 11, ("Calibrated: copies in reclaim", "none left", "patched, allocstall")),
+        ("reproduce_demotion", 15, ("Calibrated: copies in reclaim", "none left", "patched, allocstall")),
         ("reproduce_tlb_batch", 13, ("200 phases of 4 kernels, 9 numbers each: 7 differ (ipi_requests)", "435 pages")),
         ("reproduce_clear_pages", 42, ("memset by chunk", "Not modelled: Icelakex 8358", "1 GiB, batches of 8 MiB")),
     ],

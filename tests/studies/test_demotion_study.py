@@ -76,7 +76,7 @@ def test_demotion__refuses_a_node_without_room() -> None:
 
 def test_demotion_rows__figures() -> None:
     rows = {row.label: row for row in demotion_rows()}
-    assert len(rows) == 11
+    assert len(rows) == 15
     for kernel in ("base", "patched"):
         assert abs(rows[f"{kernel}, kswapd CPU a GB"].residual_percent) <= 3
         assert abs(rows[f"{kernel}, kswapd CPU"].residual_percent) <= 5
@@ -84,6 +84,8 @@ def test_demotion_rows__figures() -> None:
     assert rows["base over patched, share of direct reclaim"].modelled > 20
     assert abs(rows["base, allocstall"].residual_percent) < 15
     assert rows["patched, allocstall"].residual_percent < -40  # the known miss
+    assert abs(rows["1 GB pages promoted, GUPS"].residual_percent) < 3
+    assert rows["1 GB pages demoted, GUPS"].residual_percent > 40  # beside the load both take the same memory
 
 
 def test_demotion_rows__a_machine_without_contention_misses_kswapds_time() -> None:
