@@ -1,7 +1,6 @@
 """Clear 1 GiB of folios at their faults: how fast, by the bytes that one call clears."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ import numpy.typing as npt
 
 from memmodel.cost.machines import Machine
 from memmodel.cost.model import PAGE_BYTES, clear_ns, throughput_gib_per_s
-from memmodel.errors import InputError
 from memmodel.geometry import PREEMPT_MODELS
 from memmodel.mechanisms.copying import BATCHES
-from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
 
 __all__ = ["STUDY", "block"]
 
@@ -50,22 +48,6 @@ OUTPUTS = (
     *("throughput_gib_per_s", "time_total_ns", "time_clear_ns", "time_fault_ns", "n_calls", "longest_stretch_bytes"),
     *("worst_nonpreemptible_ns", "calibrated"),
 )
-
-
-class ClearPages(Study):
-    """The study with its machine."""
-
-    def bind(self, context: Mapping[str, Any]) -> Block:
-        """``machine`` prices the calls.
-
-        Raises
-        ------
-        InputError
-            If a memory is given.
-        """
-        if "memory" in context:
-            raise InputError(f"study {self.name} uses no memory")
-        return partial(block, machine=context["machine"])
 
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
@@ -114,7 +96,7 @@ def _calibrated(machine: Machine, order: npt.NDArray[Any], extent: npt.NDArray[A
     return np.asarray(known & np.isin(order, MEASURED_ORDERS) & ((extent <= low) | (extent >= high)))
 
 
-STUDY = ClearPages(
+STUDY = PricedStudy(
     name="clear_pages",
     doc=__doc__,
     parameters=PARAMETERS,

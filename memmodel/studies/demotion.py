@@ -1,7 +1,6 @@
 """Fill a node with THPs while kswapd demotes them: what that costs, and how much the writer must demote itself."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from memmodel.cost.demotion import (
     steady_demotion,
 )
 from memmodel.cost.machines import DIRECTIONS, Machine
-from memmodel.errors import InputError
 from memmodel.mechanisms.copying import BATCHES
 from memmodel.state.sizing import Sysctls
-from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
 
 __all__ = ["STUDY", "block"]
 
@@ -65,22 +63,6 @@ OUTPUTS = (
     *("time_kswapd_ns", "time_stalled_ns", "time_to_first_stall_ns", "time_total_ns", "n_kswapd_wakes", "calibrated"),
 )
 NODE_PAGE_SHIFT = 12
-
-
-class Demotion(Study):
-    """The study with its machine."""
-
-    def bind(self, context: Mapping[str, Any]) -> Block:
-        """``machine`` gives what a THP's demotion takes.
-
-        Raises
-        ------
-        InputError
-            If a memory is given.
-        """
-        if "memory" in context:
-            raise InputError(f"study {self.name} uses no memory")
-        return partial(block, machine=context["machine"])
 
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
@@ -128,7 +110,7 @@ def _counted(run: DemotionRun) -> dict[str, float]:
     }
 
 
-STUDY = Demotion(
+STUDY = PricedStudy(
     name="demotion",
     doc=__doc__,
     parameters=PARAMETERS,

@@ -1,8 +1,6 @@
 """Move 1 GiB of folios of one size: how fast that is, copied by the CPU, by threads or by DMA channels."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +8,10 @@ import numpy.typing as npt
 from memmodel.cost.machines import DIRECTIONS, Machine
 from memmodel.cost.model import throughput_gib_per_s
 from memmodel.cost.offload import DmaChannels, Offload, Threads
-from memmodel.errors import InputError
 from memmodel.mechanisms.copying import BATCHES
 from memmodel.studies.migration_counts import HPAGE_PMD_ORDER, Plan, count_moves
 from memmodel.studies.migration_prices import Columns, extent_bytes, migration_counts, times
-from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
 
 __all__ = ["STUDY", "block"]
 
@@ -40,22 +37,6 @@ OUTPUTS = (
     *("throughput_gib_per_s", "pages_per_s", "n_flushes", "n_ipis", "n_ptes", "time_total_ns", "time_call_ns"),
     *("time_unmap_ns", "time_flush_ns", "time_copy_ns", "time_remap_ns", "time_folio_overhead_ns", "calibrated"),
 )
-
-
-class Migration(Study):
-    """The study with its machine."""
-
-    def bind(self, context: Mapping[str, Any]) -> Block:
-        """``machine`` prices the counts.
-
-        Raises
-        ------
-        InputError
-            If a memory is given.
-        """
-        if "memory" in context:
-            raise InputError(f"study {self.name} uses no memory")
-        return partial(block, machine=context["machine"])
 
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
@@ -85,7 +66,7 @@ def _moved(params: Params, machine: Machine, copier: str, offload: Offload | Non
     return {"throughput_gib_per_s": rate, **found, **numbers}
 
 
-STUDY = Migration(
+STUDY = PricedStudy(
     name="migration",
     doc=__doc__,
     parameters=PARAMETERS,

@@ -1,7 +1,6 @@
 """Move 1 GiB with one move_pages() through the whole algorithm: what is counted on the way, and how fast that is."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from memmodel.memory import PhysicalMemory
 from memmodel.sources.features import PRESETS
 from memmodel.studies.migration_counts import Plan, count_moves, is_batched
 from memmodel.studies.migration_prices import Columns, extent_bytes, migration_counts, times
-from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
 
 __all__ = ["STUDY", "block"]
 
@@ -54,22 +53,6 @@ OUTPUTS = (
     *("time_total_ns", "time_call_ns", "time_unmap_ns", "time_flush_ns", "time_copy_ns", "time_remap_ns"),
     *("time_folio_overhead_ns", "calibrated"),
 )
-
-
-class MovePages(Study):
-    """The study with its machine."""
-
-    def bind(self, context: Mapping[str, Any]) -> Block:
-        """``machine`` prices the counts.
-
-        Raises
-        ------
-        InputError
-            If a memory is given.
-        """
-        if "memory" in context:
-            raise InputError(f"study {self.name} uses no memory")
-        return partial(block, machine=context["machine"])
 
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
@@ -137,7 +120,7 @@ def _worked_out(point: Mapping[str, Any]) -> tuple[MigrationCounts, dict[str, fl
     return counts, {**numbers, "nr_succeeded": float(moves.n_pages), "nr_failed": 0.0, "simulated": 0.0}
 
 
-STUDY = MovePages(
+STUDY = PricedStudy(
     name="move_pages",
     doc=__doc__,
     parameters=PARAMETERS,

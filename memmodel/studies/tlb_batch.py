@@ -1,8 +1,6 @@
 """Move base pages or larger folios: how many TLB flushes and IPIs that takes, how fast it is, how long others wait."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import numpy.typing as npt
 
@@ -11,7 +9,7 @@ from memmodel.errors import InputError
 from memmodel.sources.features import PRESETS
 from memmodel.studies.migration_counts import Moves, Plan, count_moves, is_batched
 from memmodel.studies.migration_prices import Columns, extent_bytes, migration_counts, times, waits
-from memmodel.studies.registry import Block, Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
 
 __all__ = ["STUDY", "block", "counted"]
 
@@ -49,22 +47,6 @@ OUTPUTS = (
     *("waiter_worst_ns", "time_total_ns", "time_call_ns", "time_unmap_ns", "time_flush_ns", "time_copy_ns"),
     *("time_remap_ns", "time_folio_overhead_ns", "calibrated"),
 )
-
-
-class TlbBatch(Study):
-    """The study with its machine."""
-
-    def bind(self, context: Mapping[str, Any]) -> Block:
-        """``machine`` prices the counts.
-
-        Raises
-        ------
-        InputError
-            If a memory is given.
-        """
-        if "memory" in context:
-            raise InputError(f"study {self.name} uses no memory")
-        return partial(block, machine=context["machine"])
 
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
@@ -106,7 +88,7 @@ def _numbers(moves: Moves) -> Columns:
     }
 
 
-STUDY = TlbBatch(
+STUDY = PricedStudy(
     name="tlb_batch",
     doc=__doc__,
     parameters=PARAMETERS,
