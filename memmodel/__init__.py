@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
+    from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
+    from memmodel.mechanisms.failure_signals import Signal, Task
     from memmodel.mechanisms.folio_state import set_folio
     from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
     from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
+    from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
     from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
     from memmodel.mechanisms.move_pages import Entry, MovePagesOutcome, move_pages
+    from memmodel.mechanisms.page_access import PageAccess, access_page
+    from memmodel.mechanisms.page_flags import FlagsLayout, kpageflags
     from memmodel.mechanisms.percpu import drain_all_pages, vmstat_update
-    from memmodel.mechanisms.poisoning import FailureWork, inject_poison, run_memory_failure_work
+    from memmodel.mechanisms.poisoning import FailureWork, inject_poison, memory_failure_queue, run_memory_failure_work
     from memmodel.mechanisms.policies import (
         Compaction,
         CompactPriority,
@@ -35,12 +41,14 @@ if TYPE_CHECKING:
         CompactResult,
         ReclaimRequest,
     )
+    from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
     from memmodel.mechanisms.tlb import Tlb
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
     from memmodel.sources.ftrace import read_trace
     from memmodel.sources.snapshot import read_snapshot
+    from memmodel.state.failure_layout import MfFlag
     from memmodel.studies.sweep import rerun, run_study, sweep
     from memmodel.workloads.fragment import FragmentOutcome, fragment
     from memmodel.workloads.run import WorkloadOutcome, run_workload
@@ -53,23 +61,33 @@ _HOME = {
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
-    "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
+    "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
+    "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
     "memmodel.mechanisms.folio_state": ("set_folio",),
+    "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
+    "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
+    "memmodel.mechanisms.page_access": ("PageAccess", "access_page"),
+    "memmodel.mechanisms.page_flags": ("FlagsLayout", "kpageflags"),
     "memmodel.mechanisms.migration": ("MigrationOutcome", "migrate_pages"),
     "memmodel.mechanisms.move_pages": ("Entry", "MovePagesOutcome", "move_pages"),
     "memmodel.mechanisms.percpu": ("drain_all_pages", "vmstat_update"),
-    "memmodel.mechanisms.poisoning": ("FailureWork", "inject_poison", "run_memory_failure_work"),
+    "memmodel.mechanisms.poisoning": (
+        *("FailureWork", "inject_poison", "memory_failure_queue", "run_memory_failure_work"),
+    ),
     "memmodel.mechanisms.policies": (
         *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
     ),
+    "memmodel.mechanisms.soft_offline": ("OfflineOutcome", "soft_offline_page"),
     "memmodel.mechanisms.tlb": ("Tlb",),
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
     "memmodel.sources.ftrace": ("read_trace",),
     "memmodel.sources.snapshot": ("read_snapshot",),
+    "memmodel.state.failure_layout": ("MfFlag",),
     "memmodel.studies.sweep": ("rerun", "run_study", "sweep"),
     "memmodel.workloads.fragment": ("FragmentOutcome", "fragment"),
     "memmodel.workloads.run": ("WorkloadOutcome", "run_workload"),
@@ -84,26 +102,36 @@ __all__ = [
     "CopyOutcome",
     "DmaBuf",
     "Entry",
+    "FailureOutcome",
     "FailureWork",
+    "FlagsLayout",
     "FragmentOutcome",
     "Geometry",
     "GeometryError",
+    "Injection",
     "InputError",
     "InvariantError",
     "KswapdRun",
     "LeastRecentlyAllocated",
     "MemmodelError",
+    "MfFlag",
     "MigrationOutcome",
     "MovePagesOutcome",
+    "OfflineOutcome",
+    "PageAccess",
     "PhysicalMemory",
     "ReclaimRequest",
+    "Signal",
+    "Task",
     "Tlb",
     "WorkloadOutcome",
     "__version__",
+    "access_page",
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
     "copy_mc_highpages",
+    "corrupt_pfn",
     "dmabuf_alloc",
     "dmabuf_free",
     "drain_all_pages",
@@ -111,8 +139,15 @@ __all__ = [
     "folio_mc_copy",
     "fragment",
     "free_pages",
+    "hard_offline_page",
+    "hardware_corrupted_kib",
     "inject_poison",
+    "kpageflags",
     "load",
+    "madvise",
+    "memory_failure",
+    "memory_failure_queue",
+    "memory_failure_stats",
     "migrate_pages",
     "move_pages",
     "read_snapshot",
@@ -124,8 +159,11 @@ __all__ = [
     "run_study",
     "run_workload",
     "set_folio",
+    "set_memory_failure",
+    "soft_offline_page",
     "sweep",
     "thp_gfp",
+    "unpoison_memory",
     "vmstat_update",
     "what_if",
 ]

@@ -3,6 +3,8 @@
 mm/swap.c (folio_add_lru, lru_add_drain_cpu), 6.12.117: a new folio waits in its CPU's batch and is on no list yet.
 """
 
+from typing import Any
+
 import numpy as np
 
 from memmodel.jit import inlined, kernel
@@ -58,6 +60,15 @@ def leave_lru(mem: Memory, index: U) -> None:
 def drain_lru(mem: Memory, cpu: U) -> None:
     """lru_add_drain() on that CPU."""
     drain_lru_batch(mem, cpu)
+
+
+@kernel
+def set_on_lru(mem: Memory, rows: Any, flag: U) -> None:
+    """Folios of any place get this one of the LRU flags, or none (0): lists and batches are left as by a free."""
+    for index in rows:
+        leave_lru(mem, index)
+        page = mem.pages[index]
+        page.pg_flags = np.uint64(page.pg_flags) | flag
 
 
 @kernel

@@ -334,15 +334,29 @@ def mark_used(mem: Memory, index: U, order: U) -> None:
 
 
 @inlined
+def leak(mem: Memory, index: U) -> None:
+    """A poisoned page is not given back, on purpose, nor counted (free_pages_prepare).
+
+    Its owner's reference goes. What is left is memory_failure()'s, and those of others.
+    """
+    page = mem.pages[index]
+    if page.state != LOST:
+        page.state = LOST
+        page.refcount = max(np.uint64(page.refcount), ONE) - ONE
+        page.prev = NONE
+
+
+@inlined
 def free_row(mem: Memory, index: U, cpu: U) -> None:
     """A used block comes back (free_unref_page): to the CPU's list if its order has one, else to the buddy."""
     page = mem.pages[index]
     order = np.uint64(page.state) & ORDER_BITS
     leave_lru(mem, index)
-    page.refcount = ZERO
     if order == ZERO and np.uint64(page.pg_flags) & HWPOISON:
-        page.state = LOST  # leaked on purpose, and not counted: free_pages_prepare()
+        leak(mem, index)
         return
+    page.refcount = ZERO
+    page.pg_flags = np.uint64(page.pg_flags) & HWPOISON
     mem.vmstat[PGFREE] += np.int64(ONE << order)
     migratetype = block_type(mem, index)
     if pcp_allowed(mem, order) and migratetype != ISOLATE:

@@ -12,7 +12,7 @@ from memmodel.geometry import PREEMPT_MODELS, Geometry
 from memmodel.kernels import copying as kernels
 from memmodel.kernels.copying import CopyRule, Pairing
 from memmodel.mechanisms.buddy import as_handles, folio_rows, stale, whole_number
-from memmodel.mechanisms.poisoning import check_pfn_range
+from memmodel.state.layout import Kind
 from memmodel.state.machine import Handles, Machine
 
 __all__ = ["BATCHES", "ENGINES", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
@@ -225,6 +225,22 @@ def copy_mc_highpages(  # noqa: PLR0913 - as folio_mc_copy
     if abs(target - source) < nr_pages:
         raise InputError(f"source and destination overlap: {nr_pages} pages from pfn {from_pfn} to pfn {to_pfn}")
     return _copy(mem, rule, number, np.array([[target], [source], [nr_pages]], np.uint64))
+
+
+def check_pfn_range(mem: Machine, pfn: int, nr_pages: int, what: str) -> int:
+    """First row of a range of pages that all exist.
+
+    Raises
+    ------
+    InputError
+        If the range leaves memory or crosses a hole.
+    """
+    pfn = whole_number(pfn, f"{what} pfn", 0, 1 << 52)
+    first, last = (int(row) for row in mem.index([pfn, pfn + nr_pages - 1]))
+    kinds = mem.state.pages["state"][first : last + 1] >> 4
+    if last - first != nr_pages - 1 or np.any(kinds == Kind.HOLE):
+        raise InputError(f"{what} pfns {pfn}..{pfn + nr_pages - 1} cross a hole")
+    return first
 
 
 def _copy(mem: Machine, rule: CopyRule, cpu: np.uint64, rows: npt.NDArray[np.uint64]) -> CopyOutcome:

@@ -150,7 +150,8 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
 
     Returns
     -------
-    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back.
+    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back. They are
+    free ones of the pool: `set_folio` says who maps them.
 
     Raises
     ------
@@ -186,7 +187,9 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
                 break
         else:
             break
-    mem.state.folios["bits"][handles[handles >= 0] & SLOT] |= np.uint32(FolioBit.HUGETLB)
+    slots = handles[handles >= 0] & SLOT
+    mem.state.folios["bits"][slots] |= np.uint32(FolioBit.HUGETLB)
+    mem.state.folios["mms"][slots] = 0
     return handles
 
 

@@ -1,5 +1,6 @@
 """Latent hardware errors, and the work that memory_failure_queue() leaves behind."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 
@@ -9,10 +10,14 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.kernels import poisoning as kernels
 from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.failure_signals import Task
+from memmodel.mechanisms.memory_failure import MAX_PFN, FailureOutcome, failure_flags, memory_failure
+from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
+from memmodel.state.failure_layout import MfFlag, MfType
 from memmodel.state.layout import MF_QUEUE_SLOTS, Kind
 from memmodel.state.machine import Machine
 
-__all__ = ["LINE_SHIFT", "FailureWork", "inject_poison", "run_memory_failure_work"]
+__all__ = ["LINE_SHIFT", "FailureWork", "inject_poison", "memory_failure_queue", "run_memory_failure_work"]
 
 LINE_SHIFT = 6  # hardware reports and poisons 64-byte lines
 GIB = 1 << 30
@@ -125,37 +130,77 @@ class FailureWork:
     """The page had PG_hwpoison before."""
     taken_off_buddy: npt.NDArray[np.bool_]
     """The page was free and has left the allocator."""
+    outcomes: tuple[FailureOutcome | OfflineOutcome, ...]
+    """What memory_failure(), or soft_offline_page(), did with each."""
 
 
-def run_memory_failure_work(mem: Machine, cpu: int = 0) -> FailureWork:
-    """Drain one CPU's memory_failure queue: set PG_hwpoison, take free pages off the buddy.
+def memory_failure_queue(mem: Machine, pfn: int, *, flags: int = 0, cpu: int = 0) -> bool:
+    """Leave a page to the worker of a CPU, as code does that may not sleep.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    pfn
+        The bad page.
+    flags
+        `MfFlag`; with SOFT_OFFLINE the worker offlines the page instead.
+    cpu
+        Whose queue.
+
+    Returns
+    -------
+    Whether there was room: a queue holds 16, and drops the newest.
 
     Raises
     ------
     InputError
-        If there is no such CPU.
+        If an argument is outside its range.
 
     References
     ----------
-    mm/memory-failure.c, memory_failure_work_func and take_page_off_buddy, Linux 6.12.117.
+    mm/memory-failure.c: memory_failure_queue, Linux 6.12.117.
     """
-    number = mem.check_cpu(cpu)
-    indices, taken = np.zeros(MF_QUEUE_SLOTS, np.uint64), np.zeros(MF_QUEUE_SLOTS, np.uint64)
-    n = kernels.drain_failures(mem.state, number, indices, taken)
-    return FailureWork(mem.pfns.pfn(indices[:n]), taken[:n] == 2, taken[:n] == 1)
+    row = int(mem.index([whole_number(pfn, "pfn", 0, MAX_PFN)])[0])
+    return bool(kernels.queue_entry(mem.state, mem.check_cpu(cpu), np.uint64(row), np.uint64(failure_flags(flags))))
 
 
-def check_pfn_range(mem: Machine, pfn: int, nr_pages: int, what: str) -> int:
-    """First row of a range of pages that all exist.
+def run_memory_failure_work(mem: Machine, cpu: int = 0, *, tasks: Iterable[Task] = ()) -> FailureWork:
+    """Drain one CPU's memory_failure queue: `memory_failure` for each entry, first in, first out.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    cpu
+        Whose queue.
+    tasks
+        The processes whose address spaces may map the pages.
 
     Raises
     ------
     InputError
-        If the range leaves memory or crosses a hole.
+        If there is no such CPU, or as `memory_failure`: then that entry is the next one.
+
+    References
+    ----------
+    mm/memory-failure.c: memory_failure_work_func, Linux 6.12.117.
     """
-    pfn = whole_number(pfn, f"{what} pfn", 0, 1 << 52)
-    first, last = (int(row) for row in mem.index([pfn, pfn + nr_pages - 1]))
-    kinds = mem.state.pages["state"][first : last + 1] >> 4
-    if last - first != nr_pages - 1 or np.any(kinds == Kind.HOLE):
-        raise InputError(f"{what} pfns {pfn}..{pfn + nr_pages - 1} cross a hole")
-    return first
+    number, given = mem.check_cpu(cpu), tuple(tasks)
+    queue = mem.state.queues[int(number)]
+    outcomes: list[FailureOutcome | OfflineOutcome] = []
+    while queue["count"]:
+        head = int(queue["head"])
+        pfn, flags = int(mem.pfns.pfn([queue["index"][head]])[0]), int(queue["flags"][head])
+        if flags & MfFlag.SOFT_OFFLINE:
+            outcomes.append(soft_offline_page(mem, pfn, cpu=cpu))
+        else:
+            outcomes.append(memory_failure(mem, pfn, flags=flags, cpu=cpu, tasks=given))
+        queue["head"], queue["count"] = (head + 1) % MF_QUEUE_SLOTS, queue["count"] - 1
+    kinds = [getattr(outcome, "page_type", "") for outcome in outcomes]
+    return FailureWork(
+        np.array([outcome.pfn for outcome in outcomes], np.int64),
+        np.array([kind == MfType.ALREADY_POISONED.label for kind in kinds], np.bool_),
+        np.array([kind == MfType.BUDDY.label for kind in kinds], np.bool_),
+        tuple(outcomes),
+    )

@@ -51,7 +51,9 @@ class Feature:
         return version >= self.since or any(version[:2] == b[:2] and version >= b for b in self.backports)
 
 
+_READ_IN_6_12: tuple[Version, Version] = ((6, 2, 0), (6, 12, 0))
 _READ_IN_7_2: tuple[Version, Version] = ((6, 13, 0), (7, 2, 0))
+_READ_IN_7_3: tuple[Version, Version] = ((6, 13, 0), (7, 3, 0))
 
 FEATURES: Mapping[str, Feature] = {
     "cma_pageblock_alignment": Feature((5, 19, 0), "CMA areas align to a pageblock, not to the largest block"),
@@ -144,6 +146,54 @@ FEATURES: Mapping[str, Feature] = {
     "compact_first_once": Feature(
         (7, 2, 0), "the slow path is one loop; costly NORETRY requests get a round of reclaim", unsure=_READ_IN_7_2
     ),
+    "mf_get_type": Feature(
+        (6, 12, 0), 'pages that memory_failure() cannot take are of type "get hwpoison page"', unsure=_READ_IN_6_12
+    ),
+    "mf_kernel_first": Feature(
+        (7, 3, 0), "memory_failure() tells reserved, slab and page table pages apart first", unsure=_READ_IN_7_3
+    ),
+    "mf_always_get": Feature(
+        (7, 3, 0), "memory_failure() looks at a page that its caller holds like at any other", unsure=_READ_IN_7_3
+    ),
+    "mf_already_reported": Feature(
+        (6, 12, 0), "a page already poisoned is reported as one more failed action", unsure=_READ_IN_6_12
+    ),
+    "mf_unsplit_kills": Feature(
+        (6, 12, 0), "an unsplit THP has failed, not been ignored, and its users are signalled", unsure=_READ_IN_6_12
+    ),
+    "mf_unmap_failed": Feature(
+        (6, 12, 0), "a page that stays mapped has failed, not been ignored: SIGBUS, not SIGKILL", unsure=_READ_IN_6_12
+    ),
+    "mf_unknown_ignored": Feature(
+        (6, 12, 0), "pages in an unknown state are ignored, not failed", unsure=_READ_IN_6_12
+    ),
+    "mf_filter_first": Feature((6, 12, 0), "hwpoison_filter() is asked before a THP is split", unsure=_READ_IN_6_12),
+    "mf_huge_reports": Feature(
+        (6, 12, 0), "a further bad page of a hugetlb folio is reported as a failed huge page", unsure=_READ_IN_6_12
+    ),
+    "mf_min_order": Feature(
+        (7, 3, 0), "large folios of files with a least order are split down to that", unsure=_READ_IN_7_3
+    ),
+    "mf_panic_sysctl": Feature(
+        (7, 3, 0), "vm.panic_on_unrecoverable_memory_failure: a panic for the kernel's own pages", unsure=_READ_IN_7_3
+    ),
+    "madvise_action_required": Feature(
+        (6, 12, 0), "MADV_HWPOISON hits its caller as an access would (MF_ACTION_REQUIRED)", unsure=_READ_IN_6_12
+    ),
+    "enable_soft_offline": Feature((6, 12, 0), "vm.enable_soft_offline", unsure=_READ_IN_6_12),
+    "unpoison_valid_pfn": Feature((6, 12, 0), "unpoisoning no page at all is ENXIO, not EIO", unsure=_READ_IN_6_12),
+    "mf_log_pfn_first": Feature(
+        (6, 12, 0), "log lines of unpoisoning and soft offlining name the pfn first", unsure=_READ_IN_6_12
+    ),
+    "no_pg_error": Feature((6, 12, 0), "pages have no PG_error", unsure=_READ_IN_6_12),
+    "page_flags_6_12": Feature(
+        (6, 12, 0), "PG_ bits in the order of 6.12: owner_2 in place of mappedtodisk", unsure=_READ_IN_6_12
+    ),
+    "kpageflags_of_folio": Feature(
+        (6, 12, 0), "kpageflags shows folios' flags on all their pages", unsure=_READ_IN_6_12
+    ),
+    "kpageflags_ksm": Feature((6, 12, 0), "kpageflags shows KSM on every anonymous page", unsure=_READ_IN_6_12),
+    "kpageflags_ksm_exact": Feature((7, 3, 0), "and no more does so", unsure=_READ_IN_7_3),
 }
 """Feature name -> `Feature`, oldest first."""
 

@@ -12,17 +12,34 @@ __all__ = ["KPF", "has_flag", "parse_kpageflags"]
 
 # Bits of include/uapi/linux/kernel-page-flags.h; RESERVED is of include/linux/kernel-page-flags.h.
 KPF: Final[Mapping[str, int]] = {
+    "LOCKED": 0,
+    "ERROR": 1,
+    "REFERENCED": 2,
+    "UPTODATE": 3,
+    "DIRTY": 4,
     "LRU": 5,
+    "ACTIVE": 6,
     "SLAB": 7,
+    "WRITEBACK": 8,
     "BUDDY": 10,
+    "MMAP": 11,
     "ANON": 12,
+    "SWAPCACHE": 13,
+    "SWAPBACKED": 14,
     "COMPOUND_HEAD": 15,
     "COMPOUND_TAIL": 16,
+    "HUGE": 17,
     "UNEVICTABLE": 18,
     "HWPOISON": 19,
     "NOPAGE": 20,
+    "KSM": 21,
+    "THP": 22,
     "OFFLINE": 23,
+    "ZERO_PAGE": 24,
+    "PGTABLE": 26,
     "RESERVED": 32,
+    "MLOCKED": 33,
+    "OWNER_2": 34,  # mappedtodisk until 6.11
 }
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry, zone_limits
+from memmodel.state.failure_layout import failure_dtype, node_failures_dtype
 from memmodel.state.layout import (
     MAX_COMPACTIONS,
     MIGRATE_TYPES,
@@ -60,6 +61,8 @@ DTYPES = {
     "ue_pages": np.dtype(np.uint64),
     "ue_lines": np.dtype(np.uint64),
     "queues": queue_dtype,
+    "failure": failure_dtype,
+    "node_failures": node_failures_dtype,
     "contents": np.dtype(np.uint8),
     "vmstat": np.dtype(np.int64),
 }
@@ -203,6 +206,9 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
     pages["state"][outside:n_pages] = Kind.HOLE << 4
     lru = np.zeros(cpus, lru_batch_dtype)
     lru["size"] = 31 if "lru_batch_31" in geometry.features else 15
+    failure = np.zeros(1, failure_dtype)
+    failure["zero_page"], failure["recovery"], failure["enable_soft_offline"] = NONE, 1, 1
+    n_nodes = max(span.node for span in spans) + 1
     memory = Memory(
         params=params,
         pages=_records(pages),
@@ -215,6 +221,8 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         ue_pages=np.zeros(-(-n_pages >> 6), np.uint64),
         ue_lines=np.zeros(0, np.uint64),
         queues=_records(np.zeros(cpus, queue_dtype)),
+        failure=_records(failure),
+        node_failures=_records(np.zeros(n_nodes, node_failures_dtype)),
         contents=np.zeros((0, geometry.page_size_bytes), np.uint8),
         vmstat=np.zeros(len(Vmstat), np.int64),
     )

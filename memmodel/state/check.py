@@ -36,6 +36,8 @@ class Law(IntEnum):
     LRU_NOT_USED = 18
     LRU_BATCH = 19
     FOLIO_TABLE = 20
+    HWPOISON_COUNT = 21
+    FAILURE_EVENTS = 22
 
 
 MESSAGES: dict[Law, Callable[[int, int], str]] = {
@@ -61,13 +63,15 @@ MESSAGES: dict[Law, Callable[[int, int], str]] = {
     Law.LRU_NOT_USED: lambda p, _: f"row {p} is on an LRU list or in a batch and not in use",
     Law.LRU_BATCH: lambda c, p: f"LRU batch of CPU {c}: row {p} is not the one place of a folio in use that waits",
     Law.FOLIO_TABLE: lambda s, p: f"folio slot {s} and row {p} do not point at each other",
+    Law.HWPOISON_COUNT: lambda n, m: f"{n} pages have PG_hwpoison, the machine counts {m}",
+    Law.FAILURE_EVENTS: lambda n, t: f"node {n}: its {t} memory failures are not the sum of its results",
 }
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
 KIND_SHIFT, ORDER_BITS = np.uint64(4), np.uint64(15)
 N_KINDS = np.int64(len(Kind))
 TAIL, FREE, PCP, USED = (np.uint64(kind) for kind in (Kind.TAIL, Kind.FREE, Kind.PCP, Kind.USED))
-ISOLATED = np.uint64(Kind.ISOLATED)
+ISOLATED, LOST = np.uint64(Kind.ISOLATED), np.uint64(Kind.HWPOISON)
 FIRST_TYPES = np.uint64(6)
 PCP_LISTS = np.uint64(14)
 CMA, ISOLATE = np.uint64(MigrateType.CMA), np.uint64(MigrateType.ISOLATE)
@@ -102,6 +106,7 @@ def check(memory: Memory) -> None:
         lambda: _captured(memory),
         lambda: _lru_batches(memory),
         lambda: _folio_table(memory),
+        lambda: _failures(memory),
     ):
         broken = broken if broken[0] else walk()
     law, where, what = broken
@@ -308,6 +313,18 @@ def _lru_batches(memory: Memory) -> Broken:
     return (Law.LRU_BATCH, 0, min(waiting)) if waiting else SOUND
 
 
+def _failures(memory: Memory) -> Broken:
+    """HardwareCorrupted is the number of pages marked so; each failure has one result."""
+    marked = np.count_nonzero(memory.pages["pg_flags"][: int(memory.params.n_pages)] & PageFlag.HWPOISON)
+    if marked != memory.failure["num_poisoned"][0]:
+        return Law.HWPOISON_COUNT, int(marked), int(memory.failure["num_poisoned"][0])
+    counters = memory.node_failures
+    results = sum(counters[name] for name in ("ignored", "failed", "delayed", "recovered"))
+    for node in np.flatnonzero(counters["total"] != results):
+        return Law.FAILURE_EVENTS, int(node), int(counters["total"][node])
+    return SOUND
+
+
 @kernel
 def _folio_table(mem: Any) -> Any:
     """A live slot and its folio's first page point at each other."""
@@ -320,7 +337,8 @@ def _folio_table(mem: Any) -> Any:
         if index >= mem.params.n_pages:
             return Law.FOLIO_TABLE.value, np.uint64(slot), index
         page = mem.pages[index]
-        if np.uint64(page.state) >> KIND_SHIFT != USED or page.next != slot:
+        kind = np.uint64(page.state) >> KIND_SHIFT  # a page lost to an error may stand for those who had it
+        if (kind != USED and kind != LOST) or page.next != slot:
             return Law.FOLIO_TABLE.value, np.uint64(slot), index
     if live != mem.slots[0]:
         return Law.FOLIO_TABLE.value, mem.slots[0], live

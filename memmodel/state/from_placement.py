@@ -15,6 +15,7 @@ from memmodel.state.layout import (
     Kind,
     Memory,
     MigrateType,
+    PageFlag,
     Wmark,
     ZoneType,
     free_list_head,
@@ -76,6 +77,7 @@ def from_placement(geometry: Geometry, placement: Placement, sysctls: Sysctls | 
         _fill_lists(memory, pfns, number, zone)
         _fill_blocks(memory, pfns, number, zone)
         _fill_pcp(memory, pfns, number, zone)
+    memory.failure["num_poisoned"] = np.count_nonzero(memory.pages["pg_flags"] & PageFlag.HWPOISON)
     return memory, pfns
 
 

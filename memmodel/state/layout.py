@@ -24,6 +24,9 @@ __all__ = [
     "Feature",
     "FolioBit",
     "Kind",
+    "MAPPING_SHIFT",
+    "MIN_ORDER_SHIFT",
+    "Mapping",
     "Memory",
     "MigrateType",
     "PageFlag",
@@ -92,6 +95,7 @@ class PageFlag(IntFlag):
     UNEVICTABLE = 16
     LRU_BATCH = 32  # waits in a CPU's LRU-add batch: not on an LRU list yet
     LRU_ISOLATED = 64  # taken off its LRU list to be migrated
+    TABLE = 128  # a page table
 
 
 class FolioBit(IntFlag):
@@ -112,6 +116,39 @@ class FolioBit(IntFlag):
     HUGETLB = 0x200
     PROTNONE = 0x400  # its PTEs are NUMA hints: no TLB holds them
     ORPHAN = 0x800  # all but the migrating task's reference are gone
+    UPTODATE = 0x1000
+    REFERENCED = 0x2000
+    ACTIVE = 0x4000
+    SWAPBACKED = 0x8000
+    SWAPCACHE = 0x10000
+    PTE_DIRTY = 0x20000  # written to through a mapping, which PG_dirty does not know yet
+    OWNER_2 = 0x40000  # PG_mappedtodisk until 6.11; of anonymous memory: no other process shares it
+    ERROR = 0x80000
+    MAPPING_EIO = 0x100000  # AS_EIO of its file: the next fsync() reports it
+    POISON_ENTRIES = 0x200000  # unmapped by memory_failure(): the PTEs of `mms` are hwpoison entries now
+    UNMAP_FAILS = 0x400000  # some mapping of it cannot be taken away
+    # Four bits from MIN_ORDER_SHIFT on: the least order of folios of its file. Above them: `Mapping`.
+
+
+MIN_ORDER_SHIFT = 24
+MAPPING_SHIFT = 28
+
+
+class Mapping(IntEnum):
+    """What a folio's pages belong to: the highest four of its bits."""
+
+    UNSAID = (
+        0  # anonymous and written to if it is on an LRU list (a file's with `FolioBit.FILE`), else the kernel's own
+    )
+    ANON = 1
+    SHMEM = 2  # shared anonymous memory and tmpfs: an error leaves the page in the page cache
+    RAMFS = 3  # no error_remove operation, never written back
+    BLOCK_DEVICE = 4  # with buffer heads: no error_remove operation
+    BLOCK_DEVICE_IOMAP = 5  # without CONFIG_BUFFER_HEAD: the generic operation, which refuses what is no regular file
+    FILE = 6  # a regular file of a file system with the generic operation (ext4, xfs, btrfs, nfs)
+    HUGETLBFS = 7
+    NOTHING = 8  # truncated or evicted: of no file any more
+    KERNEL = 9  # not user memory
 
 
 class BlockBit(IntFlag):
@@ -137,6 +174,19 @@ class Feature(IntFlag):
     SKIP_AWAKE_NODES = 512  # 7.2: nodes whose kswapd runs are tried in a second round
     BOOST_NEEDS_KSWAPD = 1024  # 6.12: only requests that may wake kswapd do so for a boosted zone
     NO_MOBILITY = 2048  # page_group_by_mobility_disabled
+    MF_GET_TYPE = 1 << 12  # 6.12: a page that memory_failure() cannot take is of a type of its own
+    MF_KERNEL_FIRST = 1 << 13  # 7.3: the kernel's own pages are told apart before any retry
+    MF_ALWAYS_GET = 1 << 14  # 7.3: a page that the caller holds is looked at like any other
+    MF_UNSPLIT_KILLS = 1 << 15  # 6.12: a THP that cannot be split has failed, and its users are killed at once
+    MF_UNMAP_FAILED = 1 << 16  # 6.12: a page that cannot be unmapped has failed, and its users get SIGBUS
+    MF_UNKNOWN_IGNORED = 1 << 17  # 6.12: a page in an unknown state is ignored, not failed
+    MF_FILTER_FIRST = 1 << 18  # 6.12: hwpoison_filter() is asked before a THP is split
+    MF_HUGE_REPORTS = 1 << 19  # 6.12: a further page of a poisoned hugetlb folio is reported and counted
+    MF_MIN_ORDER = 1 << 20  # 7.3: folios of files with a least order are split down to that
+    NO_PG_ERROR = 1 << 21  # 6.12: there is no PG_error
+    KPAGEFLAGS_OF_FOLIO = 1 << 22  # 6.12: every page of a folio shows the folio's flags
+    KPAGEFLAGS_KSM = 1 << 23  # 6.12: KSM shows on every anonymous page
+    KPAGEFLAGS_KSM_EXACT = 1 << 24  # 7.3: and no more
 
 
 class ZoneFlag(IntFlag):
@@ -207,6 +257,8 @@ class Vmstat(IntEnum):
     THP_MIGRATION_SUCCESS = 26
     THP_MIGRATION_FAIL = 27
     THP_MIGRATION_SPLIT = 28
+    THP_SPLIT_PAGE = 29
+    THP_SPLIT_PAGE_FAILED = 30
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -286,7 +338,11 @@ folio_dtype = np.dtype(
     ]
 )
 queue_dtype = np.dtype(
-    [("head", "u4"), ("count", "u4"), ("dropped", "u8"), ("index", "u4", (MF_QUEUE_SLOTS,))], align=True
+    [
+        *(("head", "u4"), ("count", "u4"), ("dropped", "u8")),
+        *(("index", "u4", (MF_QUEUE_SLOTS,)), ("flags", "u4", (MF_QUEUE_SLOTS,))),  # rows, and MF_ flags of each
+    ],
+    align=True,
 )
 
 
@@ -335,5 +391,7 @@ class Memory(NamedTuple):
     ue_pages: npt.NDArray[np.uint64]  # latent hardware errors, a bit a page
     ue_lines: npt.NDArray[np.uint64]  # their 64-byte lines, sorted: row << (page_shift - 6) | line
     queues: npt.NDArray[Any]  # queue_dtype, [cpus]: memory_failure_queue()
+    failure: npt.NDArray[Any]  # failure_dtype, one: what memory_failure() counts and is told, for the whole machine
+    node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
     vmstat: npt.NDArray[np.int64]

@@ -21,6 +21,7 @@ _FLAGS = {
     "ANON": PageFlag.ANON,
     "SLAB": PageFlag.SLAB,
     "UNEVICTABLE": PageFlag.UNEVICTABLE,
+    "PGTABLE": PageFlag.TABLE,
 }
 
 

@@ -99,6 +99,7 @@ class Walk(RuleBasedStateMachine):
         self.mem.contents[:] = rng.integers(0, 256, self.mem.contents.shape, dtype=np.uint8)
         self.bytes = self.mem.contents.copy()
         self.live, self.pfns, self.stale = [], [], []
+        self.taken = []  # handles of pages that were lost to errors
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -222,6 +223,25 @@ class Walk(RuleBasedStateMachine):
         expected = self.queues[cpu].work(self.twin)
         got = zip(done.pfn.tolist(), done.already_poisoned.tolist(), done.taken_off_buddy.tolist(), strict=True)
         assert list(got) == expected
+        for outcome in done.outcomes:
+            parts = outcome.parts.tolist()
+            if parts:
+                at = self.live.index(parts[0])
+                del self.live[at], self.pfns[at]
+                self.live += parts
+                self.pfns += self.mem.pfn(parts).tolist()
+            if outcome.result == "Recovered" and outcome.folio >= 0:
+                at = self.live.index(outcome.folio)
+                del self.live[at], self.pfns[at]
+                self.taken.append(outcome.folio)
+
+    @precondition(lambda self: self.taken)
+    @rule(rng=seeds)
+    def free_taken(self, rng):
+        """Their owners go away: the pages stay lost."""
+        self.taken.sort(key=lambda _: rng.random())
+        self.stale.append(self.taken.pop())
+        mm.free_pages(self.mem, self.stale[-1])
 
     @rule(how=st.sampled_from(["copy", "pickle", "file"]))
     def go_on_with_a_copy(self, how):

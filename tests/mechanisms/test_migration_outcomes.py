@@ -155,6 +155,7 @@ def test_migrate_pages__kernel_memory_is_not_taken_on():
 def test_migrate_pages__hugetlb_pages_have_a_flush_each():
     mem = machine()
     pages = mm.alloc_hugetlb(mem, 3, node=0)
+    mm.set_folio(mem, pages, mapped_by=0)
     out = mm.migrate_pages(mem, pages, 1, cpumask=[0, 1])
     assert (out.rc, out.nr_succeeded, out.nr_thp_succeeded, out.n_flushes, out.n_ipis) == (0, 1536, 0, 3, 3)
     assert mem.state.folios["bits"][pages & 0xFFFFFFFF].tolist() == [FolioBit.HUGETLB] * 3

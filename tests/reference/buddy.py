@@ -331,6 +331,20 @@ class Buddy:
 
     # -- hardware errors -----------------------------------------------------------------------------------------------
 
+    def fail_used(self, pfn):
+        """An error in a page that is not free: user memory is taken from its owner, a large folio is split for that."""
+        self.drain_lru_batch()
+        sizes = range(self.max_order + 1)
+        head = next((pfn - pfn % 2**o for o in sizes if self.used.get(pfn - pfn % 2**o) == o), None)
+        if head is None or head not in self.on_lru:
+            return
+        for part in range(head, head + 2 ** self.used[head]):
+            self.used[part] = 0
+            self.on_lru.add(part)
+        del self.used[pfn]
+        self.on_lru.remove(pfn)
+        self.lost.add(pfn)
+
     def take_off(self, pfn):
         """Split the free block around a page; the halves without it go to the head of their lists, largest first."""
         for order in range(self.max_order + 1):

@@ -41,5 +41,8 @@ class FailureQueue:
                 done.append((pfn, True, False))
             else:
                 buddy.poisoned.add(pfn)
-                done.append((pfn, False, buddy.take_off(pfn)))
+                free = buddy.take_off(pfn)
+                done.append((pfn, False, free))
+                if not free:
+                    buddy.fail_used(pfn)
         return done

@@ -228,6 +228,14 @@ BREAKS = {
     "a slot beyond all rows": (Law.FOLIO_TABLE, assign("folios", "index", 0, 5000)),
     "a page of another slot": (Law.FOLIO_TABLE, assign("pages", "next", 0, 3)),
     "the number of live folios": (Law.FOLIO_TABLE, lambda mem: mem.state.slots.__setitem__(0, 4)),
+    "a slot of a reserved page": (
+        Law.FOLIO_TABLE,
+        both(lambda mem: set_state(mem, 5, Kind.RESERVED), assign("zones", "managed", 0, 20)),
+    ),
+    "a marked page that does not count": (Law.HWPOISON_COUNT, assign("pages", "pg_flags", 3, PageFlag.HWPOISON)),
+    "a corrupted page too many": (Law.HWPOISON_COUNT, assign("failure", "num_poisoned", 0, 1)),
+    "a failure without result": (Law.FAILURE_EVENTS, assign("node_failures", "total", 0, 1)),
+    "a result of no failure": (Law.FAILURE_EVENTS, assign("node_failures", "delayed", 0, 2)),
     "a used page without its slot": (Law.FOLIO_TABLE, assign("folios", "index", 1, 0xFFFFFFFF)),
 }
 
@@ -260,6 +268,7 @@ def test_check__isolated_and_lost_pages_are_accounted_for(mem):
     mem.state.zones[1]["nr_free"][2] -= 1
     mem.state.zones[1]["free_pages"] -= 4
     mem.state.pages["pg_flags"][0] = 1
+    mem.state.failure["num_poisoned"] = 1
     mem.check()
 
 
