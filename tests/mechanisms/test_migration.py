@@ -141,7 +141,11 @@ class Twin(Migrator):
         self.mem.state.pages["state"][rows] = Kind.USED << 4
         self.mem.state.pages["refcount"][rows] = 1
         self.mem.state.pages["pg_flags"][rows] = PageFlag.LRU_ISOLATED
-        return super().pieces(folio)
+        bad_page, bad = folio.pfn + folio.n_pages // 2, folio.bad
+        parts = super().pieces(folio)
+        for part in parts:
+            part.bad = bad and part.pfn == bad_page
+        return parts
 
     def run(self):
         out = self.migrate_pages(self.folios, self.mode, self.why)
