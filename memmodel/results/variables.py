@@ -317,6 +317,24 @@ _MIGRATION = (
     ),
 )
 
+_MEMORY_FAILURE = (
+    Variable("pages_lost", "float64", "1", "pages lost", "Base pages out of use for good (HardwareCorrupted)."),
+    Variable("blocks_2mib_lost", "float64", "1", "2 MiB blocks lost", "Aligned 2 MiB that hold a page out of use."),
+    Variable("blocks_1gib_lost", "float64", "1", "1 GiB blocks lost", "Aligned 1 GiB that hold a page out of use."),
+    Variable(
+        "pages_with_data_lost",
+        "float64",
+        "1",
+        "pages whose data are lost",
+        "Base pages whose content nobody can read again; a hugetlb page is lost whole.",
+    ),
+    Variable("tasks_signalled", "float64", "1", "tasks signalled", "Processes that got a signal at once."),
+    Variable("tasks_hit", "float64", "1", "tasks that lost data", "Processes that die when they touch what is lost."),
+    Variable("n_recovered", "float64", "1", "recovered", "Memory failures with this result, or pages moved away."),
+    Variable("n_failed", "float64", "1", "failed", "Memory failures with this result, or pages that did not move."),
+    Variable("n_ignored", "float64", "1", "ignored", "Memory failures with this result."),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
-    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION)
+    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE)
 )

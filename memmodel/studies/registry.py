@@ -27,6 +27,7 @@ STUDIES: dict[str, str] = {
     "demotion": "memmodel.studies.demotion",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
+    "memory_failure": "memmodel.studies.memory_failure",
     "migration": "memmodel.studies.migration",
     "move_pages": "memmodel.studies.move_pages",
     "tlb_batch": "memmodel.studies.tlb_batch",
