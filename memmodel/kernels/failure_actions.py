@@ -18,6 +18,7 @@ from memmodel.kernels.folio_state import (
     SHMEM,
     SWAPCACHE,
     cached,
+    count_references,
     mappers,
     mapping_of,
     with_mapping,
@@ -107,20 +108,20 @@ def delete_from_lru(mem: Memory, index: U, slot: U) -> bool:
 
 
 @inlined
-def check_references(mem: Memory, index: U, out: Any, expected: U, result: U) -> U:
-    """FAILED where somebody else still holds the page (has_extra_refcount)."""
-    users = np.uint64(mem.pages[index].refcount) - ONE + expected
-    if not users:
+def check_references(mem: Memory, index: U, out: Any, allowed: U, result: U) -> U:
+    """FAILED where more references are left than memory_failure()'s and those allowed (has_extra_refcount)."""
+    users = count_references(mem, index)
+    if users <= allowed:
         return result
-    out.users = users
+    out.users = users - allowed
     out.notes = np.uint64(out.notes) | REFERENCED
     return FAILED
 
 
 @inlined
 def can_evict(mem: Memory, index: U, bits: U) -> bool:
-    """Whether a page of the page cache, unmapped and held by the caller, can be dropped (mapping_evict_folio)."""
-    return not bits & (DIRTY | WRITEBACK) and bool(mem.pages[index].refcount == ONE)
+    """Whether a page that nobody but its file and the caller holds can be dropped (mapping_evict_folio)."""
+    return not bits & (DIRTY | WRITEBACK) and bool(count_references(mem, index) == ONE)
 
 
 @inlined
@@ -160,10 +161,9 @@ def act_on_lru_page(mem: Memory, slot: U, index: U, dirty: bool, out: Any) -> U:
         return RECOVERED
     if not cached(bits):
         return FAILED
+    kept = mapping_of(bits) == SHMEM
     result = drop_from_file(mem, index, slot, out)
-    bits = np.uint64(folio.bits)
-    stays = cached(bits) and mapping_of(bits) != SHMEM
-    return check_references(mem, index, out, ONE if stays else ZERO, result)
+    return check_references(mem, index, out, ONE if kept else ZERO, result)
 
 
 @inlined
@@ -173,8 +173,8 @@ def act_on_swapcache(mem: Memory, slot: U, index: U, dirty: bool, out: Any) -> U
     if dirty:
         folio.bits = np.uint64(folio.bits) & ~(DIRTY | UPTODATE)
         if delete_from_lru(mem, index, slot):
-            return check_references(mem, index, out, ZERO, DELAYED)
-        return check_references(mem, index, out, ONE, FAILED)
+            return check_references(mem, index, out, ONE, DELAYED)
+        return check_references(mem, index, out, ZERO, FAILED)
     folio.bits = np.uint64(folio.bits) & ~SWAPCACHE
     result = RECOVERED if delete_from_lru(mem, index, slot) else FAILED
     return check_references(mem, index, out, ZERO, result)

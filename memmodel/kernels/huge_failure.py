@@ -92,7 +92,7 @@ def act_on_huge(mem: Memory, head: U, slot: U, index: U, cpu: U, out: Any) -> No
     """An unmapped folio: of a file it stays in the page cache, else it is dissolved if nobody pins it."""
     page = mem.pages[head]
     if mapping_of(bits_of(mem, head, slot)) == HUGETLBFS:
-        result = check_references(mem, head, out, ZERO, RECOVERED)
+        result = check_references(mem, head, out, ONE, RECOVERED)
         page.refcount = min(np.uint64(page.refcount) + ONE, HELD)
         finish(mem, index, out, HUGE, result)
     elif page.refcount > ONE:

@@ -181,11 +181,14 @@ def fail_held(mem: Memory, index: U, flags: U, out: Any) -> None:
     slot = NONE
     if np.uint64(mem.pages[head].state) & KIND_BITS == USED:
         slot = own_slot(mem, head)
-        if np.uint64(mem.pages[head].state) & ORDER_BITS:
-            out.notes = np.uint64(out.notes) | SPLIT
+        order = np.uint64(mem.pages[head].state) & ORDER_BITS
+        if order:
             out.whole = head
-            out.whole_order = np.uint64(mem.pages[head].state) & ORDER_BITS
-            if not split_large(mem, slot, head):
+            out.whole_order = order
+            split = split_large(mem, slot, head)
+            if np.uint64(mem.pages[head].state) & ORDER_BITS < order:
+                out.notes = np.uint64(out.notes) | SPLIT
+            if not split:
                 leave_unsplit(mem, index, out)
                 return
             slot = slot_of(mem, index)

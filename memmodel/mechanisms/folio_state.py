@@ -116,7 +116,10 @@ def set_folio(
         bits = bits | bit if value else bits & ~bit
     mem.state.folios["bits"][slots] = bits
     if "mlocked" in marks:
-        _set_flag(mem, rows, PageFlag.UNEVICTABLE, marks["mlocked"])
+        stays = bits >> MAPPING_SHIFT == Mapping.RAMFS
+        flags = mem.state.pages["pg_flags"]
+        unevictable = np.where(stays | marks["mlocked"], np.uint8(PageFlag.UNEVICTABLE), np.uint8(0))
+        flags[rows] = flags[rows] & ~np.uint8(PageFlag.UNEVICTABLE) | unevictable
     if isolated is not None:
         lru.set_on_lru(mem.state, rows, np.uint64(PageFlag.LRU_ISOLATED if isolated else PageFlag.LRU))
 
@@ -141,8 +144,3 @@ def _become(mem: Machine, rows: npt.NDArray[np.uint64], slots: npt.NDArray[np.ui
     else:
         off = (pages["pg_flags"][rows] & ON_LRU == 0) & (huge == 0)
         lru.set_on_lru(mem.state, rows[off], np.uint64(PageFlag.LRU))
-
-
-def _set_flag(mem: Machine, rows: npt.NDArray[np.uint64], flag: PageFlag, value: bool) -> None:
-    flags = mem.state.pages["pg_flags"]
-    flags[rows] = flags[rows] | np.uint8(flag) if value else flags[rows] & ~np.uint8(flag)

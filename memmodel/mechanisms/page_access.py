@@ -67,13 +67,13 @@ def access_page(mem: Machine, folio: int, how: str = "load", task: Task | None =
     order = int(mem.state.pages["state"][row]) & 15
     poisoned = bool((mem.state.pages["pg_flags"][row : row + (1 << order)] & PageFlag.HWPOISON).any())
     lost = mem.state.pages["state"][row] >> 4 == Kind.HWPOISON
-    gone = poisoned and lost and not bits & FolioBit.POISON_ENTRIES
+    gone = poisoned and (lost or mapping == Mapping.NOTHING) and not bits & FolioBit.POISON_ENTRIES
     if how == "pread":
         errno = EIO if poisoned and not lost and mapping in TESTS_POISON else 0
-        return PageAccess(errno, None, bool(lost and mapping == Mapping.NOTHING), ())
+        return PageAccess(errno, None, bool(poisoned and mapping == Mapping.NOTHING), ())
     still_mapped = mms and not bits & FolioBit.POISON_ENTRIES
     if not poisoned or gone or still_mapped:
-        return PageAccess(0, None, bool(gone), ())
+        return PageAccess(0, None, bool(gone and not still_mapped), ())
     return _killed(mem, task, order if bits & FolioBit.HUGETLB else 0)
 
 

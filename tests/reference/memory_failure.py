@@ -50,6 +50,13 @@ class Decision:
 
 def decide(kernel, page, count_increased=False, must_kill=False):
     """One memory_failure()."""
+    out = _decide(kernel, page, count_increased, must_kill)
+    if out.later == "data" and not page.n_mms:
+        out.later = "signal"  # nobody maps it: a fault finds it in the page cache
+    return out
+
+
+def _decide(kernel, page, count_increased, must_kill):
     out = Decision()
     if page.where == "hugetlb":
         return decide_hugetlb(kernel, page, must_kill, out)
@@ -88,7 +95,8 @@ def decide_large(kernel, page, must_kill, out):
     out.split = can_split and page.min_order < page.order  # not all the way, since 7.x
     if kernel == OLD:
         return ends(out, "unsplit thp", "Ignored")
-    ends(out, "unsplit thp", "Failed", kills=page.n_mms > 0)
+    # Of a file everybody is told who has it in a VMA, mapped or not.
+    ends(out, "unsplit thp", "Failed", kills=page.n_mms > 0 or page.mapping in FILES)
     out.rc = EHWPOISON
     return out
 
@@ -119,9 +127,9 @@ def decide_single(kernel, page, must_kill, out):
         return ends(out, "already truncated LRU page", "Ignored", later="signal" if poison_entries else "data")
     adjective = "dirty" if dirty else "clean"
     if page.where == "user" and page.swapcache:
-        decide_swapcache(page, lru, dirty, out)
+        decide_swapcache(page, lru, dirty, mapped, out)
     elif page.where == "user" and (mlocked or unevictable or lru):
-        decide_lru(page, dirty, poison_entries, out)
+        decide_lru(page, dirty, mapped, out)
         kind = "mlocked LRU page" if mlocked else "unevictable LRU page" if unevictable else "LRU page"
         ends(out, f"{adjective} {kind}", out.result)
     else:
@@ -135,13 +143,18 @@ def decide_single(kernel, page, must_kill, out):
     return out
 
 
-def decide_swapcache(page, lru, dirty, out):
+def others(page, mapped):
+    """References beside those of the page's cache: pins, mappings that are left, whoever took it off its list."""
+    return page.pins + (page.n_mms if mapped else 0) + (page.on_lru == "isolated")
+
+
+def decide_swapcache(page, lru, dirty, mapped, out):
     if dirty:
-        users = page.pins + (0 if lru else 1)
+        users = others(page, mapped) + (0 if lru else 1)
         result = "Delayed" if lru else "Failed"
         out.later = "signal"
     else:
-        users = page.pins
+        users = others(page, mapped)
         result = "Recovered" if lru else "Failed"
         out.later, out.lost = "reread", lru
     if users:
@@ -150,7 +163,7 @@ def decide_swapcache(page, lru, dirty, out):
     ends(out, f"{'dirty' if dirty else 'clean'} swapcache page", result)
 
 
-def decide_lru(page, dirty, poison_entries, out):
+def decide_lru(page, dirty, mapped, out):
     """Anonymous memory is done with once nobody maps it; of the page cache the operation decides."""
     if page.mapping == "anon":
         ends(out, "", "Recovered", lost=page.on_lru != "isolated", later="reread")
@@ -161,17 +174,17 @@ def decide_lru(page, dirty, poison_entries, out):
     out.io_error = dirty
     stays = True
     if page.mapping in NOTHING_TO_DO:
-        result, users = "Recovered", page.pins
+        result, users = "Recovered", others(page, mapped)
     elif page.mapping == "file":
-        result, users, stays = "Recovered", page.pins, False
+        result, users, stays = "Recovered", others(page, mapped), False
     elif page.mapping == "block_device_iomap":
         out.lines.append("Failed to punch page: -5")
-        result, users = "Failed", page.pins + 1
-    elif not dirty and not page.pins:
+        result, users = "Failed", others(page, mapped) + 1
+    elif not dirty and not others(page, mapped):
         result, users, stays = "Recovered", 0, False
     else:
         out.lines.append("Failed to invalidate")
-        result, users = "Failed", page.pins + 1
+        result, users = "Failed", others(page, mapped) + 1
     if users:
         out.lines.append(f"TYPE still referenced by {users} users")
         result = "Failed"
