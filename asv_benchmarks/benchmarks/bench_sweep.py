@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -28,19 +29,40 @@ TLB_GRID = {
 SECOND_CORE_FREE = 1.7  # an ALU loop's speed-up, at least
 
 
-class TenThousandPoints(RunOnce):
-    """10,032 points of folio_copy, from the call to the Dataset."""
+class StudyGrid(RunOnce):
+    """A study's grid, from the call to the Dataset."""
+
+    unit = "s"
+    study = ""
+    grid: ClassVar[dict[str, list]] = {}
+
+    def setup(self):
+        mm.run_study(self.study, seed=0)
+
+    def seconds(self):
+        return best_of(3, partial(mm.run_study, self.study, self.grid, seed=0, progress=False))[0]
+
+
+class TenThousandPoints(StudyGrid):
+    """10,032 points of folio_copy."""
 
     # Bar: 5 s.
     at_most = 5
-    unit = "s"
-    grid = GRID
-
-    def setup(self):
-        mm.run_study("folio_copy", seed=0)
+    study, grid = "folio_copy", GRID
 
     def track_run_study(self):
-        return best_of(3, partial(mm.run_study, "folio_copy", self.grid, seed=0, progress=False))[0]
+        return self.seconds()
+
+
+class TlbBatchGrid(StudyGrid):
+    """12,000 points of tlb_batch."""
+
+    # Bar: 5 s.
+    at_most = 5
+    study, grid = "tlb_batch", TLB_GRID
+
+    def track_run_study(self):
+        return self.seconds()
 
 
 @numba.njit(nogil=True)
@@ -119,18 +141,3 @@ class TwoThreads(RunOnce):
 
     def track_alu_speed_up(self, points):
         return self.speed_ups(points)[0]
-
-
-class TlbBatchGrid(RunOnce):
-    """12,000 points of tlb_batch, from the call to the Dataset."""
-
-    # Bar: 5 s.
-    at_most = 5
-    unit = "s"
-    grid = TLB_GRID
-
-    def setup(self):
-        mm.run_study("tlb_batch", seed=0)
-
-    def track_run_study(self):
-        return best_of(3, partial(mm.run_study, "tlb_batch", self.grid, seed=0, progress=False))[0]
