@@ -15,6 +15,7 @@ from benchmarks import (
     bench_compile,
     bench_copying,
     bench_import,
+    bench_migration,
     bench_page_alloc,
     bench_replaying,
     bench_state,
@@ -32,6 +33,8 @@ ROWS = (
     ("order 9, THP lists, alloc and free", bench_page_alloc.Order9, "track_alloc_free"),
     ("random pairs, buddy alone, {}, {} a call", bench_buddy.RandomFreeAllocAgainstC, "track_share"),
     ("random pairs, {}, {} a call, C twin: {}", bench_page_alloc.RandomFreeAllocAgainstC, "track_share"),
+    ("migrate_pages, order 0", bench_migration.Order0, "track_rate"),
+    ("migrate_pages with contents, THPs", bench_migration.ContentsAgainstMemcpy, "track_share"),
     ("replay, {} trace", bench_replaying.Replay, "track_rate"),
     ("state of a zone", bench_state.BytesAPage, "track_bytes"),
     ("table of folios, {}", bench_state.BytesAFolio, "track_bytes"),
@@ -41,6 +44,7 @@ ROWS = (
     ("first {}, empty cache", bench_compile.FirstStudyCold, "track_cold"),
     ("first {}, warm cache", bench_compile.FirstStudyWarm, "track_warm"),
     ("10,000 points of folio_copy", bench_sweep.TenThousandPoints, "track_run_study"),
+    ("12,000 points of tlb_batch", bench_sweep.TlbBatchGrid, "track_run_study"),
     ("two threads, {} points", bench_sweep.TwoThreads, "track_share"),
 )
 

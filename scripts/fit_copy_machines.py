@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from memmodel.cost.calibrate import CopyCells, Fit, fit_limit, fit_overlap, leave_one_out_percent
+from memmodel.cost.calibrate import (
+    CopyCells,
+    Fit,
+    agrees,
+    fit_limit,
+    fit_overlap,
+    leave_one_out_percent,
+    number_at,
+)
 from memmodel.cost.machines import PAIR_OF_DIRECTION, load_machine
 from memmodel.cost.model import CopyCounts, direction_codes, price, throughput_gib_per_s
 from memmodel.cost.published import PublishedCell, published_copy_table
@@ -39,18 +47,6 @@ def as_cells(published: tuple[PublishedCell, ...]) -> CopyCells:
         ns_per_page=np.array([cell.ns_per_page for cell in published]),
         relative_error=np.array([cell.relative_error for cell in published]),
     )
-
-
-def number_at(table: Any, place: str) -> float:
-    for key in place.split("."):
-        table = table[key]
-    return float(table["value"])
-
-
-def agrees(value: float, written: float) -> bool:
-    """Whether `value` rounds to `written` at the digits that `written` has."""
-    decimals = len(repr(written).removesuffix(".0").partition(".")[2])
-    return round(value, decimals) == written
 
 
 def report_fit(title: str, fit: Fit, table: dict[str, Any]) -> bool:

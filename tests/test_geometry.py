@@ -155,7 +155,7 @@ def test_geometry__notes():
     assert "kernel 6.12.117 has no such option" in note
     assert Geometry(kernel="7.3", page_block_max_order=7).notes == ()
     (note,) = Geometry(kernel="6.12.30").notes
-    assert note == "kernel 6.12.30: not known whether it has claim_steal; taken as absent"
+    assert note == "kernel 6.12.30: not known whether it has claim_steal, flush_skips_other_mm; taken as absent"
     assert Geometry(notes=["mine"], arch="powerpc", page_size=65536).notes[0] == "mine"
 
 

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -18,22 +19,50 @@ GRID = {
     "engine": ["fragile", "fast_string", "memcpy"],
     "poison_per_gib": np.linspace(0, 20, 22).tolist(),
 }
+TLB_GRID = {
+    "n_folios": [2**n for n in range(20)],
+    "batch_pages": [2**n for n in range(10)],
+    "n_cpus": [1, 2, 4, 8, 16, 32, 64, 128, 192, 256],
+    "kernel": ["6.1", "6.12.117"],
+    "folio_order": [0, 2, 9],
+}
 SECOND_CORE_FREE = 1.7  # an ALU loop's speed-up, at least
 
 
-class TenThousandPoints(RunOnce):
-    """10,032 points of folio_copy, from the call to the Dataset."""
+class StudyGrid(RunOnce):
+    """A study's grid, from the call to the Dataset."""
+
+    unit = "s"
+    study = ""
+    grid: ClassVar[dict[str, list]] = {}
+
+    def setup(self):
+        mm.run_study(self.study, seed=0)
+
+    def seconds(self):
+        return best_of(3, partial(mm.run_study, self.study, self.grid, seed=0, progress=False))[0]
+
+
+class TenThousandPoints(StudyGrid):
+    """10,032 points of folio_copy."""
 
     # Bar: 5 s.
     at_most = 5
-    unit = "s"
-    grid = GRID
-
-    def setup(self):
-        mm.run_study("folio_copy", seed=0)
+    study, grid = "folio_copy", GRID
 
     def track_run_study(self):
-        return best_of(3, partial(mm.run_study, "folio_copy", self.grid, seed=0, progress=False))[0]
+        return self.seconds()
+
+
+class TlbBatchGrid(StudyGrid):
+    """12,000 points of tlb_batch."""
+
+    # Bar: 5 s.
+    at_most = 5
+    study, grid = "tlb_batch", TLB_GRID
+
+    def track_run_study(self):
+        return self.seconds()
 
 
 @numba.njit(nogil=True)

@@ -18,7 +18,16 @@ from memmodel.cost.model import PAGE_BYTES, interpolate, overlap
 from memmodel.errors import InputError
 from memmodel.units import format_bytes
 
-__all__ = ["CopyCells", "Fit", "fit_limit", "fit_overlap", "leave_one_out_percent", "machine_from_fit"]
+__all__ = [
+    "CopyCells",
+    "Fit",
+    "agrees",
+    "fit_limit",
+    "fit_overlap",
+    "leave_one_out_percent",
+    "machine_from_fit",
+    "number_at",
+]
 
 Floats = NDArray[np.float64]
 
@@ -189,6 +198,19 @@ def machine_from_fit(name: str, about: str, fit: Fit, knot_bytes: Sequence[int],
         else:
             table[group] = number(value, table[group]["unit"])
     return machine_from_dict(name, table, source)
+
+
+def number_at(table: Any, place: str) -> float:
+    """Value of a number of `Machine.as_dict` by its place, such as "memory.DRAM-DRAM"."""
+    for key in place.split("."):
+        table = table[key]
+    return float(table["value"])
+
+
+def agrees(value: float, written: float) -> bool:
+    """Whether `value` rounds to `written` at the digits that `written` has."""
+    decimals = len(repr(written).removesuffix(".0").partition(".")[2])
+    return round(value, decimals) == written
 
 
 def _check(cells: CopyCells) -> None:

@@ -11,6 +11,7 @@ from memmodel.kernels import copying, lru
 from memmodel.kernels import migration as kernels
 from memmodel.kernels.migration_job import Count, Errno, Job, List, Mode, Step
 from memmodel.kernels.page_alloc import Request
+from memmodel.kernels.tlb import TlbCount
 from memmodel.mechanisms.buddy import as_handles, stale, whole_number
 from memmodel.mechanisms.copying import STREAM_FROM_BYTES, copy_rule
 from memmodel.mechanisms.request import highest_zone, requested
@@ -277,8 +278,6 @@ def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
 def _outcome(
     mem: Machine, job: Job, rc: int, flushes: npt.NDArray[np.int64], n_given: int, asked: Caller
 ) -> MigrationOutcome:
-    from memmodel.kernels.tlb import TlbCount
-
     counts = {count.name.lower(): int(job.counts[count]) for count in Count}
     kinds = {count.name.lower(): int(flushes[count]) for count in TlbCount}
     n_used = int(job.sizes[len(List)])

@@ -254,4 +254,87 @@ _FRAGMENTATION = (
     Variable("settled", "float64", "1", "level reached", "1 where every workload of the mix was at its level last."),
 )
 
-VARIABLES: Mapping[str, Variable] = catalogue(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION)
+_DEMOTION = (
+    Variable(
+        "kswapd_ms_per_gib",
+        "float64",
+        "ms GiB-1",
+        "kswapd's CPU time a GiB",
+        "CPU time of kswapd over what it demoted; NaN where that is nothing.",
+    ),
+    Variable(
+        "direct_share",
+        "float64",
+        "1",
+        "share of direct reclaim",
+        "Share of the demoted THPs that the writer demoted itself.",
+    ),
+    Variable(
+        "direct_share_fluid",
+        "float64",
+        "1",
+        "share of direct reclaim in the steady state",
+        "The same in closed form, for a run that never ends.",
+    ),
+    Variable("allocstall", "float64", "1", "stalls", "Allocations that had to reclaim: one THP demoted by each."),
+    Variable("pgdemote_kswapd", "float64", "1", "pages demoted by kswapd", "4 KiB pages of the THPs."),
+    Variable("pgdemote_direct", "float64", "1", "pages demoted by the writer", "4 KiB pages of the THPs."),
+    Variable("time_kswapd_ns", "float64", "ns", "kswapd's CPU time", "While it demotes; it sleeps otherwise."),
+    Variable("time_stalled_ns", "float64", "ns", "time in direct reclaim", "The part of the writer's time so spent."),
+    Variable(
+        "time_to_first_stall_ns", "float64", "ns", "time to the first stall", "From the start; NaN where none comes."
+    ),
+    Variable("n_kswapd_wakes", "float64", "1", "runs of kswapd", "How often the low watermark woke it."),
+)
+
+_CLEAR_PAGES = (
+    Variable("time_clear_ns", "float64", "ns", "time clearing", "The part of the time spent in clear_pages()."),
+    Variable("time_fault_ns", "float64", "ns", "time of faults", "What the folios' faults take besides."),
+)
+
+_MIGRATION = (
+    Variable("nr_succeeded", "float64", "1", "pages moved", "Base pages that moved."),
+    Variable("nr_failed", "float64", "1", "pages not moved", "Base pages of folios that did not."),
+    Variable("n_batches", "float64", "1", "batches", "Lists of folios unmapped together, one flush each."),
+    Variable("n_flushes", "float64", "1", "TLB flushes", "Those on the migrating CPU, and broadcasts."),
+    Variable("n_flush_requests", "float64", "1", "flushes that ask others", "Those that go to other CPUs too."),
+    Variable("n_ipis", "float64", "1", "TLB flush IPIs", "Interrupts received for them, all CPUs together."),
+    Variable("n_ptes", "float64", "1", "migration PTEs", "PTEs replaced by migration entries; a THP's PMD is none."),
+    Variable("pages_per_s", "float64", "s-1", "pages a second", "Base pages moved over the time that it took."),
+    Variable("time_call_ns", "float64", "ns", "time of calls", "Fixed time of migrate_pages()."),
+    Variable("time_unmap_ns", "float64", "ns", "time of unmapping", "Migration entries in place of mappings."),
+    Variable("time_flush_ns", "float64", "ns", "time of TLB flushes", "Local flushes, and waiting for other CPUs."),
+    Variable("time_remap_ns", "float64", "ns", "time of mapping again", "Mappings in place of migration entries."),
+    Variable("waiter_mean_ns", "float64", "ns", "mean time out of reach", "From a folio's unmap to its new mapping."),
+    Variable("waiter_worst_ns", "float64", "ns", "longest time out of reach", "The most that a thread may wait."),
+    Variable(
+        "simulated",
+        "int8",
+        "1",
+        "how it was counted",
+        "Whether the algorithm ran on a machine of pages, or its counts were worked out from the numbers alone.",
+        flags=("worked_out", "simulated"),
+    ),
+)
+
+_MEMORY_FAILURE = (
+    Variable("pages_lost", "float64", "1", "pages lost", "Base pages out of use for good (HardwareCorrupted)."),
+    Variable("blocks_2mib_lost", "float64", "1", "2 MiB blocks lost", "Aligned 2 MiB that hold a page out of use."),
+    Variable("blocks_1gib_lost", "float64", "1", "1 GiB blocks lost", "Aligned 1 GiB that hold a page out of use."),
+    Variable(
+        "pages_with_data_lost",
+        "float64",
+        "1",
+        "pages whose data are lost",
+        "Base pages whose content nobody can read again; a hugetlb page is lost whole.",
+    ),
+    Variable("tasks_signalled", "float64", "1", "tasks signalled", "Processes that got a signal at once."),
+    Variable("tasks_hit", "float64", "1", "tasks that lost data", "Processes that die when they touch what is lost."),
+    Variable("n_recovered", "float64", "1", "recovered", "Memory failures with this result, or pages moved away."),
+    Variable("n_failed", "float64", "1", "failed", "Memory failures with this result, or pages that did not move."),
+    Variable("n_ignored", "float64", "1", "ignored", "Memory failures with this result."),
+)
+
+VARIABLES: Mapping[str, Variable] = catalogue(
+    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE)
+)

@@ -107,7 +107,7 @@ FEATURES: Mapping[str, Feature] = {
         (6, 14, 0),
         "a TLB flush of an address space leaves out CPUs of its mask that have loaded another one",
         backports=((6, 12, 117),),
-        unsure=((6, 2, 0), (6, 14, 0)),
+        unsure=((6, 2, 0), (6, 12, 117)),
     ),
     "mm_cpumask_lazy": Feature(
         (6, 14, 0),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from memmodel.errors import InputError, one_of
 from memmodel.results.variables import Variable
 
-__all__ = ["STUDIES", "Block", "Params", "Parameter", "Seeds", "Study", "Value", "find_study"]
+__all__ = ["STUDIES", "Block", "Params", "Parameter", "PricedStudy", "Seeds", "Study", "Value", "find_study"]
 
 Value = int | float | str
 Params = dict[str, NDArray[Any]]
@@ -22,8 +23,14 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 """A block of points in, ``[n_points]`` of each output out. A point's result depends on that point alone."""
 
 STUDIES: dict[str, str] = {
+    "clear_pages": "memmodel.studies.clear_pages",
+    "demotion": "memmodel.studies.demotion",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
+    "memory_failure": "memmodel.studies.memory_failure",
+    "migration": "memmodel.studies.migration",
+    "move_pages": "memmodel.studies.move_pages",
+    "tlb_batch": "memmodel.studies.tlb_batch",
 }
 """Module of each study; its ``STUDY`` is loaded when asked for."""
 
@@ -161,6 +168,23 @@ class Study:
         """
         by_name = {parameter.name: parameter for parameter in self.parameters}
         return by_name[one_of(name, by_name, f"parameter of study {self.name}")]
+
+
+@dataclass(frozen=True)
+class PricedStudy(Study):
+    """One whose block takes the machine that prices its counts, as ``machine``, and starts from no memory."""
+
+    def bind(self, context: Mapping[str, Any]) -> Block:
+        """The block with its machine.
+
+        Raises
+        ------
+        InputError
+            If a memory is given.
+        """
+        if "memory" in context:
+            raise InputError(f"study {self.name} uses no memory")
+        return partial(self.block, machine=context["machine"])
 
 
 def find_study(name: str) -> Study:

@@ -34,8 +34,11 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_machine_names__the_four() -> None:
-    assert machine_names() == ("zen6-cxl", "zen5-cxl", "zen3", "westmere")
+def test_machine_names__all() -> None:
+    assert machine_names() == (
+        *("zen6-cxl", "zen5-cxl", "zen3", "westmere"),
+        *("zen3-32c", "haswell-2s", "arm64-128c", "milan"),
+    )
 
 
 def test_load_machine__zen6_numbers() -> None:
@@ -174,3 +177,85 @@ def test_load_machine__limit_form_is_checked(tmp_path: Path) -> None:
     text = load_machine("zen6-cxl").to_toml()
     broken = text.replace('"per_call"', '"per_page"')
     assert "limit: unknown key 'per_page'" in refusal(write(tmp_path, broken))
+
+
+PART_KEYS = {
+    "call": "ns per call",
+    "unmap_folio": "ns per folio",
+    "unmap_pte": "ns per PTE",
+    "remap_pte": "ns per PTE",
+    "flush_full": "ns per flush",
+    "flush_page": "ns per flush",
+    "flush_request": "ns per request",
+    "flush_receiver": "ns per IPI",
+}
+
+
+def number(unit: str, value: float = 1.0) -> str:
+    return f'{{ value = {value}, unit = "{unit}", source = "bench", how = "fitted" }}'
+
+
+PART = "\n[host.migration]\n" + "\n".join(f"{key} = {number(unit)}" for key, unit in PART_KEYS.items())
+DMA = f"""
+[host.migration.dma]
+batch = {number("ns per batch")}
+below_pmd = {number("ns per 4 KiB")}
+channels = {{ 4 = {number("ns per 4 KiB")}, 1 = {number("ns per 4 KiB")} }}
+"""
+
+
+def test_load_machine__migration_part(tmp_path: Path) -> None:
+    assert load_machine(write(tmp_path, GOOD)).migration is None
+    machine = load_machine(write(tmp_path, GOOD + PART + DMA))
+    part = machine.migration
+    assert part is not None
+    assert part.flush_receiver.unit == "ns per IPI"
+    assert part.flush_broadcast is part.threads is None
+    assert part.dma is not None
+    assert [count for count, _ in part.dma.channels] == [1, 4]
+    assert load_machine(write(tmp_path, machine.to_toml())) == machine
+    assert machine.digest != load_machine(write(tmp_path, GOOD)).digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (f"call = {number('ns per call')}", "", "host.migration: call is missing"),
+        ("unmap_pte", "unmap_ptes", "host.migration: unknown key 'unmap_ptes'; allowed: call, unmap_folio"),
+        (
+            '"ns per request"',
+            '"ns per flush"',
+            "host.migration.flush_request: unknown unit 'ns per flush'; one of: ns per r",
+        ),
+        (
+            "[host.migration.dma]",
+            "[host.migration.threads]",
+            "host.migration.threads: unknown key 'batch'; allowed: ccd_th",
+        ),
+        ("{ 4 = ", "{ four = ", "host.migration.dma.channels: 'four' is not a number of channels from 1 to 1024"),
+        ("{ 4 = ", "{ 0 = ", "'0' is not a number of channels"),
+        ("{ 4 = ", "{ 01 = ", "host.migration.dma.channels: 1 channels are given twice"),
+        ("channels = {", "channels = 4 #", "host.migration.dma.channels: 4 is not a table of channels"),
+        ("below_pmd", "below_thp", "host.migration.dma: unknown key 'below_thp'; allowed: batch, below_pmd, channels"),
+    ],
+)
+def test_load_machine__bad_migration_part(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in PART + DMA
+    assert message in refusal(write(tmp_path, GOOD + (PART + DMA).replace(old, new, 1)))
+
+
+def test_load_machine__clear_numbers(tmp_path: Path) -> None:
+    text = GOOD.replace('about = "a host"', f'about = "a host"\nclear_fault = {number("ns per folio", 7.0)}')
+    machine = load_machine(write(tmp_path, text))
+    assert machine.clear_fault is not None
+    assert machine.clear_fault.value == 7
+    assert machine.clear_scattered is None
+    assert load_machine(write(tmp_path, machine.to_toml())) == machine
+    assert "clear_fault: unknown unit" in refusal(
+        write(
+            tmp_path,
+            text.replace(
+                'ns per folio", source = "bench", how = "fitted', 'ns per call", source = "bench", how = "fitted', 1
+            ),
+        )
+    )

@@ -66,7 +66,9 @@ def cases(draw):
 
 def machine(case):
     """Two nodes, the folios on the first, the second filled up to some pages."""
-    mem = mm.PhysicalMemory(mm.Geometry(kernel=case.kernel), "64MiB", nodes=2, cpus=CPUS, seed=1)
+    mem = mm.PhysicalMemory(
+        mm.Geometry(kernel=case.kernel), "64MiB" if JIT_ENABLED else "24MiB", nodes=2, cpus=CPUS, seed=1
+    )
     if case.left_on_target is not None:
         mm.alloc_pages(mem, count=8192, node=1, gfp="GFP_HIGHUSER_MOVABLE|__GFP_THISNODE")
         some = mm.alloc_pages(mem, count=1 << 20, node=1, gfp="GFP_ATOMIC|__GFP_MEMALLOC|__GFP_THISNODE")
@@ -139,7 +141,11 @@ class Twin(Migrator):
         self.mem.state.pages["state"][rows] = Kind.USED << 4
         self.mem.state.pages["refcount"][rows] = 1
         self.mem.state.pages["pg_flags"][rows] = PageFlag.LRU_ISOLATED
-        return super().pieces(folio)
+        bad_page, bad = folio.pfn + folio.n_pages // 2, folio.bad
+        parts = super().pieces(folio)
+        for part in parts:
+            part.bad = bad and part.pfn == bad_page
+        return parts
 
     def run(self):
         out = self.migrate_pages(self.folios, self.mode, self.why)
@@ -169,7 +175,7 @@ def compare(mem, twin_mem):
     assert np.array_equal(mine.lru["count"], theirs.lru["count"])
 
 
-@settings(max_examples=150 if JIT_ENABLED else 15, deadline=None)
+@settings(max_examples=150 if JIT_ENABLED else 10, deadline=None)
 @given(case=cases())
 def test_migrate_pages__as_the_twin(case):
     mem, folios = machine(case)

@@ -5,13 +5,17 @@ import pytest
 
 import memmodel as mm
 from memmodel.errors import InputError
+from memmodel.jit import JIT_ENABLED
 from memmodel.mechanisms.migration import CALLERS
 from memmodel.state.layout import FolioBit, Kind
 
 PAGE = 4096
 
 
-def machine(kernel="6.12.117", size="64MiB", **options):
+SIZE = "64MiB" if JIT_ENABLED else "40MiB"
+
+
+def machine(kernel="6.12.117", size=SIZE, **options):
     return mm.PhysicalMemory(mm.Geometry(kernel=kernel), size, nodes=2, cpus=2, seed=1, **options)
 
 

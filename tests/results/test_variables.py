@@ -28,7 +28,7 @@ def test_variables__every_entry_is_complete_and_frozen(entry):
 
 @pytest.mark.parametrize("entry", VARIABLES.values(), ids=lambda entry: entry.name)
 def test_variables__units_follow_the_ending_of_the_name(entry):
-    for ending, units in (("_per_s", "GiB s-1"), ("_bytes", "byte"), ("_ns", "ns")):
+    for ending, units in (("_gib_per_s", "GiB s-1"), ("pages_per_s", "s-1"), ("_bytes", "byte"), ("_ns", "ns")):
         if entry.name.endswith(ending):
             assert entry.units == units
     if entry.name.startswith("n_"):

@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("reproduce_batch_page_copy", "reproduce_cma_alignment")
+COMPARISONS = ("reproduce_folio_size", "reproduce_demotion", "reproduce_clear_pages", "reproduce_tlb_batch")
+SCRIPTS = ("reproduce_batch_page_copy", "reproduce_cma_alignment", *COMPARISONS)
 
 
 def run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -32,10 +33,40 @@ def test_script__prints_the_published_cells(tmp_path: Path) -> None:
     assert text.index("44.10 ± 0.19") < text.index("Not used") < text.index("19.10 ± 2.65")
 
 
+def test_script__moves_the_16_cells(tmp_path: Path) -> None:
+    done = run("reproduce_move_pages", "--out", "r.nc", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0)
+    assert "15 cells used: rms 2.13 %, worst +5.8 %" in done.stdout
+    with xr.open_dataset(tmp_path / "r.nc") as ds:
+        assert int(ds["simulated"].sum()) == 8
+
+
 def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> None:
     text = run("reproduce_cma_alignment", cwd=tmp_path).stdout
     assert "In error: THP, as first posted: arm64 4 KiB" in text
     assert "DIFFERS" not in text
+
+
+@pytest.mark.parametrize(
+    ("script", "n_rows", "words"),
+    [
+        ("reproduce_folio_size", 231, ("chi2/dof 0.77", "16 THPs together, 4 rows", "V3, 2048 KiB, 16 channels")),
+        ("reproduce_demotion", 15, ("Calibrated: copies in reclaim", "none left", "patched, allocstall")),
+        ("reproduce_tlb_batch", 13, ("200 phases of 4 kernels, 9 numbers each: 7 differ (ipi_requests)", "435 pages")),
+        ("reproduce_clear_pages", 42, ("memset by chunk", "Not modelled: Icelakex 8358", "1 GiB, batches of 8 MiB")),
+    ],
+)
+def test_script__prints_every_row_and_ends_with_rms_and_worst(
+    script: str, n_rows: int, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = run(script, cwd=tmp_path).stdout
+    for word in words:
+        assert word in text
+    assert text.count("%  calibrated\n") + text.count("%  predicted\n") == n_rows
+    *_, summary, written = text.splitlines()
+    assert summary.startswith(f"all: {n_rows} rows, rms ")
+    assert "worst " in summary
+    assert written.startswith("written: ")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
