@@ -3,11 +3,13 @@
 import random
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import memmodel as mm
 from memmodel.geometry import Geometry
+from memmodel.jit import JIT_ENABLED
 from memmodel.mechanisms.folio_state import MAPPINGS
 from memmodel.state.layout import Kind, PageFlag
 from tests.reference import views
@@ -174,4 +176,6 @@ class Failures(RuleBasedStateMachine):
 
 
 def test_memory_failure__laws_of_a_walk(walk_settings):
-    run_state_machine_as_test(Failures, settings=walk_settings)
+    # In plain Python a step takes 50 ms.
+    few = walk_settings if JIT_ENABLED else settings(walk_settings, max_examples=6)
+    run_state_machine_as_test(Failures, settings=few)

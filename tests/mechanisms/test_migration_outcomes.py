@@ -12,7 +12,7 @@ from memmodel.state.layout import FolioBit, Kind
 PAGE = 4096
 
 
-SIZE = "64MiB" if JIT_ENABLED else "40MiB"
+SIZE, SMALL = "64MiB" if JIT_ENABLED else "40MiB", "16MiB"
 
 
 def machine(kernel="6.12.117", size=SIZE, **options):
@@ -96,7 +96,7 @@ def test_migrate_pages__an_error_in_a_thp():
 @pytest.mark.parametrize("leave", [0, 1, 100, 513])
 def test_migrate_pages__a_full_target_node(kernel, leave):
     """No page is lost or doubled; what found room has moved, the rest is where it was."""
-    mem = machine(kernel)
+    mem = machine(kernel, SMALL)
     others = fill(mem, 1, leave)
     pages = mm.alloc_pages(mem, count=600, gfp="GFP_HIGHUSER_MOVABLE|__GFP_THISNODE")
     pfns = mem.pfn(pages)
@@ -117,7 +117,7 @@ def test_migrate_pages__a_full_target_node(kernel, leave):
 @pytest.mark.parametrize("leave", [100, 600])
 def test_migrate_pages__a_thp_without_a_target_is_split(leave):
     """The worked example: 512 pages follow one by one as far as there is room."""
-    mem = machine()
+    mem = machine(size=SMALL)
     some = fill(mem, 1, leave)
     thp = mm.fault_thp(mem)
     out = mm.migrate_pages(mem, thp, 1, caller="demotion")
@@ -138,7 +138,7 @@ def test_migrate_pages__a_thp_without_a_target_is_split(leave):
 
 
 def test_migrate_pages__numa_balancing_never_splits():
-    mem = machine()
+    mem = machine(size=SMALL)
     fill(mem, 1, 600)
     thp = mm.fault_thp(mem)
     out = mm.migrate_pages(mem, thp, 1, caller="numa_balancing")
@@ -278,7 +278,7 @@ def test_move_pages__an_entry_that_ends_a_failed_run_is_not_counted_again():
 
 
 def test_move_pages__errors():
-    mem = machine()
+    mem = machine(size=SMALL)
     pages = mm.alloc_pages(mem, count=600, gfp="GFP_HIGHUSER_MOVABLE|__GFP_THISNODE")
     assert mm.move_pages(mem, pages, 5).ret == -19
     fill(mem, 1, 0)
