@@ -237,7 +237,9 @@ class PhysicalMemory(Machine):
         digest = hashlib.sha256(json.dumps({**self._meta(), "origin": None}, sort_keys=True).encode())
         for name, array in sorted(self._saved().items()):
             used = array[: int(self.state.slots[1])] if name == "folios" else array
-            digest.update(name.encode() + np.ascontiguousarray(used).view(np.uint8).data)
+            digest.update(name.encode())
+            for part in _without_padding(used):
+                digest.update(np.ascontiguousarray(part).view(np.uint8).data)
         return digest.hexdigest()
 
     def vmstat(self) -> dict[str, int]:
@@ -394,6 +396,14 @@ class PhysicalMemory(Machine):
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def _without_padding(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """What of an array says something: bytes between the fields of records differ from one reading to the next."""
+    names = array.dtype.names or ()
+    if sum(array.dtype[name].itemsize for name in names) in (0, array.dtype.itemsize):
+        return [array]
+    return [np.asarray(array[name]) for name in names]
 
 
 def load(path: str | Path) -> PhysicalMemory:

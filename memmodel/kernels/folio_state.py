@@ -78,8 +78,10 @@ def cached(bits: U) -> bool:
 
 @inlined
 def mappers(mem: Memory, slot: U, bits: U) -> U:
-    """The address spaces whose page tables point at it."""
+    """The address spaces whose page tables point at it; at the kernel's own memory none unless somebody says so."""
     if slot == NONE or bits & POISON_ENTRIES:
+        return ZERO
+    if mapping_of(bits) == KERNEL and not np.uint64(mem.folios[slot].bits) & MAPPING_BITS:
         return ZERO
     return np.uint64(mem.folios[slot].mms)
 

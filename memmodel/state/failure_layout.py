@@ -147,8 +147,7 @@ failure_dtype = np.dtype(
         ("enable_soft_offline", "u1"),  # vm.enable_soft_offline
         ("panic_unrecoverable", "u1"),  # vm.panic_on_unrecoverable_memory_failure
         ("told_disabled", "u1"),  # that soft offlining is off was said, which is done once
-    ],
-    align=True,
+    ]
 )
 event_dtype = np.dtype(  # what one memory_failure() did
     [

@@ -6,6 +6,8 @@ guest's program did is in the tables below. Hidden inputs, which no case can tel
 
 import functools
 import os
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from memmodel.state.build import size_memory
 from memmodel.state.sizing import Sysctls
 from tests.reference import views
 from tests.reference.buddy import Zone
-from tests.reference.recorded_failures import KERNELS, NOT_COMPARED, read_cases, read_recordings
+from tests.reference.recorded_failures import KERNELS, NOT_COMPARED, Case, read_cases, read_recordings, read_trace
 
 CASES = read_cases()
 ADVICE = {"hwpoison": "MADV_HWPOISON", "soft_offline": "MADV_SOFT_OFFLINE"}
@@ -115,7 +117,9 @@ def play_madvise(case, mem, folio):
     layout = LAYOUTS.get(case.recording)
     done = mm.madvise(mem, case.pfn, ADVICE[case.how], caller, tasks=tasks, layout=layout)
     signal, log = done.signal, [*done.log]
-    told = [each.task for each in getattr(done.outcomes[0], "signals", ())]
+    sent = [*getattr(done.outcomes[0], "signals", ())]
+    told = [each.task for each in sent]
+    outcomes = [*done.outcomes]
     folio = done.outcomes[0].folio if folio >= 0 else -1
     touch = mm.access_page(mem, folio, "load", caller) if folio >= 0 else None
     got = {
@@ -130,20 +134,23 @@ def play_madvise(case, mem, folio):
         "corrupted_kib": mm.hardware_corrupted_kib(mem) - kib,
         "n_splits": mem.vmstat()["thp_split_page"] - splits,
     }
-    log += touch.log if touch else ()
+    touches = [touch] if touch else []
     if len(tasks) == 2:
         end = mm.access_page(mem, folio, "load", other) if other not in told else None
         got["other_end"] = 2 if end is None else int(end.signal is not None)
-        log += end.log if end else ()
+        touches += [end] if end else []
+    log += [line for each in touches for line in each.log]
     if case.page.endswith(("file", "clean", "dirty")):
         got |= {f"{how}_errno": mm.access_page(mem, folio, how).errno for how in ("pread", "fsync")}
     if case.page == "anon_again":
         again = mm.corrupt_pfn(mem, case.pfn)
         assert again.rc == -133
         log += again.log
+        outcomes += again.outcomes
     leave(case, mem, folio)
     mem.check()
-    return case._replace(**got, flags_after=flags(mem, case.pfn), log=tuple(log))
+    got = case._replace(**got, flags_after=flags(mem, case.pfn), log=tuple(log))
+    return got, outcomes, sent + [each.signal for each in touches if each.signal]
 
 
 def leave(case, mem, folio):
@@ -168,7 +175,7 @@ def play_by_pfn(case, mem):
     before, kib = case.flags_before if beyond else flags(mem, case.pfn), mm.hardware_corrupted_kib(mem)
     done = inject(mem, case.pfn)
     mem.check()
-    return case._replace(
+    got = case._replace(
         rc=-1 if done.rc else 0,
         errno=-done.rc,
         corrupted_kib=mm.hardware_corrupted_kib(mem) - kib,
@@ -176,13 +183,21 @@ def play_by_pfn(case, mem):
         flags_after=case.flags_after if beyond else flags(mem, case.pfn),
         log=done.log,
     )
+    return got, done.outcomes, []
+
+
+class Played(NamedTuple):
+    got: Case
+    outcomes: list  # of memory_failure() and soft_offline_page(), those before the case apart
+    signals: list
+    mem: mm.PhysicalMemory
 
 
 @functools.cache
 def play(case):
     mem, folio = machine(case)
-    got = play_by_pfn(case, mem) if case.how.endswith("pfn") else play_madvise(case, mem, folio)
-    return got, mem
+    how = play_by_pfn(case, mem) if case.how.endswith("pfn") else play_madvise(case, mem, folio)
+    return Played(*how, mem)
 
 
 def compared(case):
@@ -193,8 +208,7 @@ def compared(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.recording}-{case.how}-{case.page}")
 def test_memory_failure__as_recorded(case):
-    got, _ = play(case)
-    assert compared(got)._asdict() == compared(case)._asdict()
+    assert compared(play(case).got)._asdict() == compared(case)._asdict()
 
 
 @pytest.mark.parametrize(("recording", "counted"), [("R4-612gt", (22, 4, 3, 0, 15)), ("R4-73", (22, 4, 2, 0, 16))])
@@ -204,11 +218,26 @@ def test_memory_failure_stats__as_recorded(recording, counted):
     for case in CASES:
         # What is played before a case to get there, and not part of it, is counted too: those are left out.
         if case.recording == recording and case.how in ("hwpoison", "corrupt-pfn") and case.page != "free_buddy_again":
-            for name, number in mm.memory_failure_stats(play(case)[1])[0].items():
+            for name, number in mm.memory_failure_stats(play(case).mem)[0].items():
                 totals[name] += number
     assert tuple(totals.values()) == counted
 
 
-@pytest.mark.skipif("MEMMODEL_RECORDS" not in os.environ, reason="needs the whole recordings")
+needs_records = pytest.mark.skipif("MEMMODEL_RECORDS" not in os.environ, reason="needs the whole recordings")
+
+
+@needs_records
+@pytest.mark.parametrize("recording", KERNELS)
+def test_trace__as_recorded(recording):
+    """The tracepoints: each event in its order, and which task got SIGBUS with which code."""
+    events, signals = read_trace(os.environ["MEMMODEL_RECORDS"], recording)
+    played = [play(case) for case in CASES if case.recording == recording]
+    got = [getattr(outcome, "event", None) for each in played for outcome in each.outcomes]
+    assert [event for event in got if event] == events
+    sent = Counter((signal.task.pid, signal.si_code) for each in played for signal in each.signals)
+    assert sent == Counter(signals)
+
+
+@needs_records
 def test_data__is_what_the_recordings_say():
     assert read_recordings(os.environ["MEMMODEL_RECORDS"]) == CASES

@@ -74,6 +74,14 @@ def read_recordings(records):
     return cases
 
 
+def read_trace(records, recording):
+    """What a recording's trace says: memory_failure_event lines, and (pid, si_code) of each SIGBUS."""
+    text = lzma.open(Path(records) / recording / "trace.txt.xz", "rt", errors="replace").read()
+    events = re.findall(r"memory_failure_event: pfn .*", text)
+    signals = re.findall(r"signal_generate: sig=7 errno=\d+ code=(\d+) comm=\S+ pid=(\d+)", text)
+    return events, [(int(pid), int(code)) for code, pid in signals]
+
+
 def _log_by_case(folder):
     """The log's lines about memory failures, in as many lists as there are cases.
 
