@@ -210,10 +210,11 @@ def _job(
     rule = copy_rule(mem.geometry, *copies)
     indices, orders = rows
     pages = np.uint64(1) << orders
-    if not rule.recovers and indices.size:
-        poisoned = kernels.first_poisoned(mem.state, indices, pages)
-        if poisoned >= 0:
-            raise InputError(f"pfn {int(mem.pfns.pfn(poisoned))}: copying its error would stop the machine (engine)")
+    recovers = rule.recovers and "migration_mc_copy" in mem.geometry.features
+    poisoned = -1 if recovers else kernels.first_poisoned(mem.state, indices, pages)
+    if poisoned >= 0:
+        why = f"kernel {mem.geometry.kernel}" if rule.recovers else "engine"
+        raise InputError(f"pfn {int(mem.pfns.pfn(poisoned))}: copying its error would stop the machine ({why})")
     n_pages = int(pages.sum())
     room = n_pages if np.any(orders) else indices.size
     if room > indices.size:

@@ -80,6 +80,11 @@ FEATURES: Mapping[str, Feature] = {
         "watermarks leave out the free pages of that reserve, not all of it",
         unsure=((6, 2, 0), (6, 12, 0)),
     ),
+    "migration_mc_copy": Feature(
+        (6, 11, 0),
+        "migration copies with machine-check recovery (folio_mc_copy); before, an error stops the machine",
+        unsure=((6, 2, 0), (6, 11, 0)),
+    ),
     "split_partially_mapped": Feature(
         (6, 12, 0),
         "migration splits a folio that waits for it (deferred_split_queue) instead of moving it whole",

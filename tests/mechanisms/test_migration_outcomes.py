@@ -203,6 +203,15 @@ def test_migrate_pages__refused(change, message):
     assert mem.digest == before
 
 
+def test_migrate_pages__no_recovery_before_6_11():
+    mem = machine("6.1")
+    pages = mm.alloc_pages(mem, count=4)
+    mm.inject_poison(mem, pfn=int(mem.pfn(pages)[2]), line=0)
+    with pytest.raises(InputError, match=r"would stop the machine \(kernel 6.1\)$"):
+        mm.migrate_pages(mem, pages, 1)
+    assert mm.migrate_pages(mem, pages[:2], 1).rc == 0
+
+
 def test_migrate_pages__handles_refused():
     mem = machine()
     pages = mm.alloc_pages(mem, count=4)
