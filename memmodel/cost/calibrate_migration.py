@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memmodel.cost.machine_parts import Migration
 from memmodel.cost.machines import Machine
+from memmodel.cost.migration import migration_of
 from memmodel.cost.model import PAGE_BYTES, CopyCounts, direction_codes, price
 from memmodel.cost.published_migration import ClearRate, MigrationRate, ThpCopy
 from memmodel.errors import InputError
@@ -92,7 +92,7 @@ def fit_folio_size(rates: Sequence[MigrationRate]) -> CellFit:
 def fit_threads(rates: Sequence[MigrationRate], machine: Machine) -> CellFit:
     """The socket's time and the gain of twice as many CCDs, as `memmodel.cost.offload` has it; the rest is given."""
     n, measured, error = _folio_cells(rates)
-    part, page_ns = _part(machine), _page_ns(machine)
+    part, page_ns = migration_of(machine), _page_ns(machine)
     if part.threads is None:
         raise InputError(f"machine {machine.name} has no migration.threads")
     ccds = np.minimum([rate.n for rate in rates], part.threads.ccds.value)
@@ -177,18 +177,12 @@ def _folio_cells(rates: Sequence[MigrationRate]) -> tuple[Floats, Floats, Floats
     return pages, pages * PAGE_BYTES / mean, np.hypot(spread, FLOOR)
 
 
-def _part(machine: Machine) -> Migration:
-    if machine.migration is None:
-        raise InputError(f"machine {machine.name} has no migration part")
-    return machine.migration
-
-
 def _page_ns(machine: Machine) -> float:
     return float(price(CopyCounts(PAGE_BYTES, PAGE_BYTES, 1, 0, 0), machine).copy_ns)
 
 
 def _besides(machine: Machine, pages: Floats) -> Floats:
     """What a folio takes besides the copy."""
-    part = _part(machine)
+    part = migration_of(machine)
     pte = part.unmap_pte.value + part.remap_pte.value
     return np.asarray(machine.folio_overhead.value + pages * pte * (pages < PMD_PAGES))

@@ -94,7 +94,7 @@ def price_migration(
     machine: Machine,
     form: str = "L",
     *,
-    broadcast: bool = False,
+    broadcast: ArrayLike = False,
     offload: Offload | None = None,
 ) -> MigrationTime:
     """Time that the migrating CPU of `machine` takes for `counts`.
@@ -108,8 +108,8 @@ def price_migration(
     form
         Of the copy model, as for `price`.
     broadcast
-        Whether flushes reach other CPUs by INVLPGB and not by IPIs (AMD, Linux 6.15): then the IPIs of `counts` are
-        not sent.
+        Where flushes reach other CPUs by INVLPGB and not by IPIs (AMD, Linux 6.15): there the IPIs of `counts` are not
+        sent.
     offload
         Who copies in place of the migrating CPU, which waits.
 
@@ -124,14 +124,14 @@ def price_migration(
     arch/x86/mm/tlb.c: arch_tlbbatch_flush, broadcast_tlb_flush (6.15).
     """
     part = migration_of(machine)
-    *numbers, direction = _checked(counts)
+    *numbers, direction, by_broadcast = _checked(counts, broadcast)
     calls, folios, _, unmapped, remapped, full, by_page, requests, ipis, copy_calls, n_bytes, extent = numbers
     copy = price(CopyCounts(n_bytes, extent, copy_calls, folios, direction), machine, form)
     copy_ns = copy.copy_ns if offload is None else offload_copy_ns(copy.copy_ns, n_bytes, extent, machine, offload)
-    if broadcast:
-        remote = [(requests, optional_ns(machine, "flush_broadcast"))]
-    else:
-        remote = [(requests, part.flush_request), (ipis, part.flush_receiver)]
+    by_ipi = 1 - by_broadcast
+    remote = [(requests * by_ipi, part.flush_request), (ipis * by_ipi, part.flush_receiver)]
+    if by_broadcast.any():
+        remote.append((requests * by_broadcast, optional_ns(machine, "flush_broadcast")))
     terms = {
         "call": [(calls, part.call)],
         "unmap": [(folios, part.unmap_folio), (unmapped, part.unmap_pte)],
@@ -183,15 +183,17 @@ def optional_ns(machine: Machine, name: str) -> Number:
     return number
 
 
-def _checked(counts: MigrationCounts) -> list[NDArray[np.float64]]:
-    """The counts as float arrays of one shape, checked; the directions, last, stay codes."""
+def _checked(counts: MigrationCounts, broadcast: ArrayLike) -> list[NDArray[np.float64]]:
+    """The counts as float arrays of one shape, checked; the directions stay codes. Last, 1 where flushes broadcast."""
     for name, value in zip(counts._fields[:-1], counts[:-1], strict=True):
         array = np.asarray(value, np.float64)
         bad = ~((array >= 0) & np.isfinite(array))
         if bad.any():
             raise InputError(f"{name}: {array[bad].flat[0]:g} is not a count")
     try:
-        arrays = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in counts[:-1]), np.asarray(counts.direction))
+        floats = (np.asarray(x, np.float64) for x in counts[:-1])
+        broadcasts = np.asarray(broadcast, np.bool_).astype(np.float64)
+        arrays = np.broadcast_arrays(*floats, np.asarray(counts.direction), broadcasts)
     except ValueError:
         shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in zip(counts._fields, counts, strict=True))
         raise InputError(f"the counts do not broadcast: {shapes}") from None

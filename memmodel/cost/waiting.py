@@ -90,7 +90,7 @@ def folio_phases(
     extent_bytes: ArrayLike = 4096,
     direction: ArrayLike = 0,
     n_receivers: ArrayLike = 0,
-    broadcast: bool = False,
+    broadcast: ArrayLike = False,
 ) -> FolioPhases:
     """Prices of one folio's phases for `waiter_ns`: one full flush, an IPI round if it has receivers.
 

@@ -6,15 +6,16 @@ import numpy as np
 
 from memmodel.jit import inlined, kernel, prefetch
 from memmodel.kernels.freelist import ONE, ORDER_BITS
-from memmodel.state.layout import NONE, SLOT_CHAINS, Memory
+from memmodel.state.layout import HANDLE_SLOT, NONE, SLOT_CHAINS, FolioBit, Memory
 
 U = np.uint64
 MARK = np.uint64(1 << 31)
-SLOT_BITS = np.uint64(0xFFFFFFFF)
+SLOT_BITS = np.uint64(HANDLE_SLOT)
 SEQUENCE_SHIFT = np.uint64(32)
 SEQUENCE_BITS = np.uint64(0x7FFFFFFF)
 FIRST_CHAIN = np.uint64(2)
 CHAIN_BITS = np.uint64(SLOT_CHAINS - 1)
+HUGETLB = np.uint64(FolioBit.HUGETLB)
 
 
 @inlined
@@ -37,6 +38,16 @@ def new_folio(mem: Memory, index: U) -> np.int64:
     mem.folios[slot].bits = np.uint64(0)
     mem.pages[index].next = slot
     return np.int64(np.uint64(mem.folios[slot].sequence) << SEQUENCE_SHIFT | slot)
+
+
+@inlined
+def new_folio_as(mem: Memory, index: U, mms: U, bits: U) -> np.int64:
+    """The same for a folio that these address spaces map, with these FolioBits."""
+    handle = new_folio(mem, index)
+    slot = np.uint64(handle) & SLOT_BITS
+    mem.folios[slot].mms = mms
+    mem.folios[slot].bits = bits
+    return handle
 
 
 @inlined
@@ -126,3 +137,10 @@ def slot_of(mem: Memory, index: U) -> U:
     if slot < mem.slots[1] and mem.folios[slot].index == index:
         return slot
     return NONE
+
+
+@inlined
+def is_hugetlb(mem: Memory, head: U) -> bool:
+    """Whether a hugetlb folio begins here."""
+    slot = slot_of(mem, head)
+    return slot != NONE and bool(np.uint64(mem.folios[slot].bits) & HUGETLB)

@@ -21,7 +21,7 @@ from memmodel.kernels.failure_actions import (
     finish,
 )
 from memmodel.kernels.failure_unmap import unmap
-from memmodel.kernels.folio_state import HUGETLB, HUGETLBFS, POISON_ENTRIES, bits_of, mapping_of
+from memmodel.kernels.folio_state import HUGETLBFS, POISON_ENTRIES, bits_of, mapping_of
 from memmodel.kernels.folios import drop_folio, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.page_alloc import free_block
@@ -29,7 +29,7 @@ from memmodel.kernels.page_flags import filtered
 from memmodel.kernels.pcp import drain_all_pages
 from memmodel.kernels.poisoning import take_page_off_buddy
 from memmodel.state.failure_layout import Errno, MfType
-from memmodel.state.layout import NONE, Feature, Kind, Memory, PageFlag
+from memmodel.state.layout import Feature, Kind, Memory, PageFlag
 
 U = np.uint64
 ZERO = np.uint64(0)
@@ -39,13 +39,6 @@ TYPE_FREE_HUGE, TYPE_UNMAP = np.uint64(MfType.FREE_HUGE), np.uint64(MfType.UNMAP
 TYPE_ALREADY, NO_TYPE = np.uint64(MfType.ALREADY_POISONED), np.uint64(MfType.NO_TYPE)
 EHWPOISON, EOPNOTSUPP = np.int64(Errno.EHWPOISON), np.int64(Errno.EOPNOTSUPP)
 USED = np.uint64(Kind.USED << 4)
-
-
-@inlined
-def is_hugetlb(mem: Memory, head: U) -> bool:
-    """Whether a hugetlb folio begins here."""
-    slot = slot_of(mem, head)
-    return slot != NONE and bool(np.uint64(mem.folios[slot].bits) & HUGETLB)
 
 
 @inlined

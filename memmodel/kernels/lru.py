@@ -16,6 +16,7 @@ ZERO = np.uint64(0)
 LRU = np.uint64(PageFlag.LRU)
 LRU_BATCH = np.uint64(PageFlag.LRU_BATCH)
 LRU_ISOLATED = np.uint64(PageFlag.LRU_ISOLATED)
+BYPASSED = np.uint64(1)  # a batch of one
 USED, KIND_BITS = np.uint64(Kind.USED << 4), np.uint64(0xF0)
 
 
@@ -56,6 +57,27 @@ def leave_lru(mem: Memory, index: U) -> None:
     page.pg_flags = np.uint64(page.pg_flags) & ~(LRU | LRU_ISOLATED)
 
 
+@inlined
+def isolate_folio(mem: Memory, index: U) -> bool:
+    """A folio leaves its LRU list to be migrated (folio_isolate_lru); False if it is on none."""
+    page = mem.pages[index]
+    flags = np.uint64(page.pg_flags)
+    if flags & LRU:
+        page.pg_flags = (flags & ~LRU) | LRU_ISOLATED
+    return bool(flags & LRU)
+
+
+@inlined
+def put_back_folio(mem: Memory, index: U, cpu: U) -> None:
+    """A folio that did not move returns to its list by way of the batch (folio_putback_lru)."""
+    page = mem.pages[index]
+    flags = np.uint64(page.pg_flags)
+    if flags & LRU_ISOLATED:
+        page.pg_flags = flags & ~LRU_ISOLATED
+        if np.uint64(page.state) & KIND_BITS == USED:
+            add_lru(mem, index, cpu, np.uint64(page.state) & ORDER_BITS)
+
+
 @kernel
 def drain_lru(mem: Memory, cpu: U) -> None:
     """lru_add_drain() on that CPU."""
@@ -73,7 +95,7 @@ def set_on_lru(mem: Memory, rows: Any, flag: U) -> None:
 
 @kernel
 def set_lru_batch(mem: Memory, size: U) -> None:
-    """Empty all batches, and give them another size: 1 is lru_cache_disable()."""
+    """Empty all batches, and give them another size; `BYPASSED` is lru_cache_disable()."""
     for cpu in range(mem.params.n_cpus):
         drain_lru_batch(mem, np.uint64(cpu))
         mem.lru[cpu]["size"] = size
@@ -83,10 +105,7 @@ def set_lru_batch(mem: Memory, size: U) -> None:
 def isolate_lru(mem: Memory, first: U, end: U) -> None:
     """The folios of a range that are on an LRU list become migration sources."""
     for index in range(first, end):
-        page = mem.pages[index]
-        flags = np.uint64(page.pg_flags)
-        if flags & LRU:
-            page.pg_flags = (flags & ~LRU) | LRU_ISOLATED
+        isolate_folio(mem, np.uint64(index))
 
 
 @kernel
@@ -95,9 +114,4 @@ def put_back_lru(mem: Memory, cpu: U, first: U, end: U) -> None:
     index = end
     while index > first:
         index -= ONE
-        page = mem.pages[index]
-        flags = np.uint64(page.pg_flags)
-        if flags & LRU_ISOLATED:
-            page.pg_flags = flags & ~LRU_ISOLATED
-            if np.uint64(page.state) & KIND_BITS == USED:
-                add_lru(mem, index, cpu, np.uint64(page.state) & ORDER_BITS)
+        put_back_folio(mem, index, cpu)

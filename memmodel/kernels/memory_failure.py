@@ -22,13 +22,14 @@ from memmodel.kernels.folio_state import (
     mapping_of,
     own_slot,
 )
-from memmodel.kernels.folios import SLOT_BITS, new_folio, slot_of
+from memmodel.kernels.folios import is_hugetlb, new_folio_as, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS
-from memmodel.kernels.huge_failure import fail_huge, is_hugetlb
+from memmodel.kernels.huge_failure import fail_huge
 from memmodel.kernels.page_flags import filtered
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
 from memmodel.kernels.pcp import drain_all_pages
 from memmodel.kernels.poisoning import LOST, take_page_off_buddy
+from memmodel.kernels.used import cut_off
 from memmodel.state.failure_layout import Errno, MfFlag, MfNote, MfResult, MfType, Refused
 from memmodel.state.layout import MIN_ORDER_SHIFT, NONE, Feature, FolioBit, Kind, Memory, PageFlag, Vmstat, ZoneType
 
@@ -87,17 +88,11 @@ def split_folio(mem: Memory, slot: U, head: U, low: U) -> None:
     end = head + (ONE << (np.uint64(mem.pages[head].state) & ORDER_BITS))
     bits, mms = np.uint64(mem.folios[slot].bits) & ~PTE_MAPPED, np.uint64(mem.folios[slot].mms)
     mem.folios[slot].bits = bits
-    flags = np.uint64(mem.pages[head].pg_flags) & ~HWPOISON
     mem.pages[head].state = USED | low
     part = head + (ONE << low)
     while part < end:
-        page = mem.pages[part]
-        page.state = USED | low
-        page.pg_flags = np.uint64(page.pg_flags) | flags
-        page.refcount = ONE
-        other = np.uint64(new_folio(mem, part)) & SLOT_BITS
-        mem.folios[other].bits = bits
-        mem.folios[other].mms = mms
+        cut_off(mem, head, part, low)
+        new_folio_as(mem, part, mms, bits)
         part += ONE << low
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from memmodel.jit import inlined, kernel, never_inline, outlined
-from memmodel.kernels.folios import mark_folios, marked_index, unmark_folios
+from memmodel.kernels.folios import is_hugetlb, mark_folios, marked_index, unmark_folios
 from memmodel.kernels.freelist import ORDER_BITS
-from memmodel.kernels.lru import LRU, LRU_ISOLATED, add_lru
+from memmodel.kernels.lru import isolate_folio, put_back_folio
 from memmodel.kernels.migration_batch import (
     BATCH,
     NR_FAILED,
@@ -26,13 +26,12 @@ from memmodel.kernels.migration_batch import (
     begin_walk,
     count_failed,
     end_walk,
-    is_hugetlb,
     migrate_batch,
     move_at_once,
     settle,
 )
 from memmodel.kernels.migration_folio import ASYNC, EBUSY, ENOMEM, SYNC
-from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Job, List, pages_of, push, splice
+from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Job, List, begin_list, pages_of, push, push_rest, splice
 from memmodel.kernels.migration_old import migrate_one_by_one
 from memmodel.kernels.poisoning import first_bad_page
 from memmodel.kernels.tlb import Tlb
@@ -67,17 +66,15 @@ def migrate_sync(mem: Memory, tlb: Tlb, job: Job) -> int:
     nr_failed = int(job.counts[NR_SPLIT] - split_before)
     splice(job, BATCH, KEPT)
     splice(job, RETURNED, KEPT)
-    for i in range(job.sizes[KEPT]):
+    n_folios = begin_list(job, KEPT)
+    for i in range(n_folios):
         push(job, BATCH, job.lists[KEPT, i])
         problem = migrate_batch(mem, tlb, job, job.mode, SYNC_PASSES, FAILED)
         splice(job, BATCH, FAILED)
         if problem < 0:
-            for left in range(i + 1, job.sizes[KEPT]):
-                push(job, BATCH, job.lists[KEPT, left])
-            job.sizes[KEPT] = 0
+            push_rest(job, KEPT, i + 1, n_folios, BATCH)
             return problem
         nr_failed += problem
-    job.sizes[KEPT] = 0
     return nr_failed
 
 
@@ -92,11 +89,10 @@ def migrate_hugetlbs(mem: Memory, tlb: Tlb, job: Job) -> int:
     for number in range(PASSES):
         if not begin_pass(job):
             break
-        n_folios = job.sizes[FROM]
-        job.sizes[FROM] = 0
+        n_folios = begin_list(job, FROM)
         for i in range(n_folios):
             place = job.lists[FROM, i]
-            if not is_hugetlb(mem, job, place):
+            if not is_hugetlb(mem, job.rows[place]):
                 push(job, FROM, place)
                 continue
             errno = move_at_once(mem, tlb, job, place, number > 2 and job.mode == SYNC)
@@ -105,8 +101,7 @@ def migrate_hugetlbs(mem: Memory, tlb: Tlb, job: Job) -> int:
             else:
                 job.status[place] = ENOMEM
                 count_failed(job, pages_of(job, place) + job.step[RETRY_PAGES], 0)
-                for left in range(i, n_folios):
-                    push(job, FROM, job.lists[FROM, left])
+                push_rest(job, FROM, i, n_folios, FROM)
                 return ENOMEM
     end_walk(job)
     return int(job.step[STEP_FAILED])
@@ -119,7 +114,7 @@ def cut_batch(mem: Memory, job: Job, first: int) -> int:
     while first < job.sizes[FROM]:
         place = job.lists[FROM, first]
         first += 1
-        if is_hugetlb(mem, job, place):
+        if is_hugetlb(mem, job.rows[place]):
             push(job, FAILED, place)
             continue
         push(job, BATCH, place)
@@ -153,10 +148,7 @@ def migrate_list(mem: Memory, tlb: Tlb, job: Job, total: int) -> int:
             splice(job, BATCH, FAILED)
         if failed > 0:
             total += failed
-    while first < job.sizes[FROM]:
-        push(job, FAILED, job.lists[FROM, first])
-        first += 1
-    job.sizes[FROM] = 0
+    push_rest(job, FROM, first, begin_list(job, FROM), FAILED)
     return total
 
 
@@ -164,13 +156,11 @@ def migrate_list(mem: Memory, tlb: Tlb, job: Job, total: int) -> int:
 def isolate(mem: Memory, job: Job) -> None:
     """What can move leaves its LRU list for FROM; what is on none stays where it is, with -EBUSY."""
     for place in range(job.sizes[ROWS_IN_USE]):
-        page = mem.pages[job.rows[place]]
-        flags = np.uint64(page.pg_flags)
-        job.orders[place] = np.uint64(page.state) & ORDER_BITS
-        job.thp[place] = job.orders[place] == job.pmd_order and not is_hugetlb(mem, job, np.uint64(place))
-        if flags & LRU:
-            page.pg_flags = (flags & ~LRU) | LRU_ISOLATED
-        elif not is_hugetlb(mem, job, np.uint64(place)):
+        index = job.rows[place]
+        hugetlb = is_hugetlb(mem, index)
+        job.orders[place] = np.uint64(mem.pages[index].state) & ORDER_BITS
+        job.thp[place] = job.orders[place] == job.pmd_order and not hugetlb
+        if not isolate_folio(mem, index) and not hugetlb:
             job.status[place] = EBUSY
             job.counts[N_NOT_ISOLATED] += 1
             continue
@@ -181,11 +171,7 @@ def isolate(mem: Memory, job: Job) -> None:
 def put_back(mem: Memory, job: Job, which: U) -> None:
     """Folios that did not move return to their LRU list by way of the CPU's batch (putback_movable_pages)."""
     for i in range(job.sizes[which]):
-        index = job.rows[job.lists[which, i]]
-        page = mem.pages[index]
-        if np.uint64(page.pg_flags) & LRU_ISOLATED:
-            page.pg_flags = np.uint64(page.pg_flags) & ~LRU_ISOLATED
-            add_lru(mem, index, job.cpu, job.orders[job.lists[which, i]])
+        put_back_folio(mem, job.rows[job.lists[which, i]], job.cpu)
 
 
 @kernel

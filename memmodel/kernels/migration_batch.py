@@ -14,7 +14,6 @@ from memmodel.kernels.migration_folio import (
     EAGAIN,
     ENOMEM,
     ENOSYS,
-    HUGETLB,
     MOVED,
     PARTIALLY,
     UNMAPPED,
@@ -24,7 +23,19 @@ from memmodel.kernels.migration_folio import (
     undo_unmap,
     unmap_folio,
 )
-from memmodel.kernels.migration_job import Count, Errno, Job, List, Step, count_one, pages_of, push, splice
+from memmodel.kernels.migration_job import (
+    Count,
+    Errno,
+    Job,
+    List,
+    Step,
+    begin_list,
+    count_one,
+    pages_of,
+    push,
+    push_rest,
+    splice,
+)
 from memmodel.kernels.tlb import Tlb, flush_deferred
 from memmodel.state.layout import Memory
 
@@ -37,12 +48,6 @@ THP_SPLIT, NR_SPLIT = np.uint64(Count.NR_THP_SPLIT), np.uint64(Count.NR_SPLIT)
 STEP_FAILED, RETRY = np.uint64(Step.FAILED), np.uint64(Step.RETRY)
 RETRY_THP, RETRY_PAGES = np.uint64(Step.RETRY_THP), np.uint64(Step.RETRY_PAGES)
 N_BATCHES, MAX_UNMAPPED = np.uint64(Count.N_BATCHES), np.uint64(Count.MAX_UNMAPPED)
-
-
-@inlined
-def is_hugetlb(mem: Memory, job: Job, place: U) -> bool:
-    """Whether a folio belongs to hugetlb."""
-    return bool(bits_of(mem, job.rows[place]) & HUGETLB)
 
 
 @inlined
@@ -150,8 +155,7 @@ def unmap_batch(mem: Memory, tlb: Tlb, job: Job, mode: U, passes: int, returned:
     for _ in range(passes):
         if not begin_pass(job):
             break
-        n_folios = job.sizes[BATCH]
-        job.sizes[BATCH] = 0
+        n_folios = begin_list(job, BATCH)
         for i in range(n_folios):
             place = job.lists[BATCH, i]
             if split_first(mem, tlb, job, place, mode, returned):
@@ -162,8 +166,7 @@ def unmap_batch(mem: Memory, tlb: Tlb, job: Job, mode: U, passes: int, returned:
             elif errno != ENOMEM:
                 settle(job, place, errno, BATCH, returned)
             elif not without_target(mem, tlb, job, place, mode):
-                for left in range(i, n_folios):
-                    push(job, BATCH, job.lists[BATCH, left])
+                push_rest(job, BATCH, i, n_folios, BATCH)
                 job.step[RETRY:] = 0
                 return ENOMEM
     end_walk(job)
@@ -179,8 +182,7 @@ def move_batch(mem: Memory, job: Job, passes: int, returned: U) -> None:
     for _ in range(passes):
         if not begin_pass(job):
             break
-        n_folios = job.sizes[UNMAPPED_LIST]
-        job.sizes[UNMAPPED_LIST] = 0
+        n_folios = begin_list(job, UNMAPPED_LIST)
         for i in range(n_folios):
             place = job.lists[UNMAPPED_LIST, i]
             errno, waiting = move_folio(mem, job, place, waiting)

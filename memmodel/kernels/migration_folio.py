@@ -6,16 +6,18 @@ mm/migrate.c (migrate_folio_unmap, migrate_folio_move, migrate_folio_undo_src, t
 
 import numpy as np
 
-from memmodel.jit import inlined, never_inline, outlined
+from memmodel.jit import count_trailing_zeros, inlined, never_inline, outlined
 from memmodel.kernels.buddy import USED
 from memmodel.kernels.copying import copy_outcome, first_error, move_bytes
-from memmodel.kernels.folios import drop_folio, new_folio, slot_of
+from memmodel.kernels.folio_state import count_mms
+from memmodel.kernels.folios import drop_folio, is_hugetlb, new_folio_as, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.lru import LRU_ISOLATED, add_lru, leave_lru
 from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Errno, Job, List, Mode, count_one, push
 from memmodel.kernels.page_alloc import Request, alloc_block, free_block, mark_used, pcp_hit
 from memmodel.kernels.poisoning import queue_failure
 from memmodel.kernels.tlb import Tlb, defer_flush, flush_mm
+from memmodel.kernels.used import cut_off
 from memmodel.state.layout import NONE, FolioBit, Memory, PageFlag
 
 U = np.uint64
@@ -100,32 +102,42 @@ def take_target(mem: Memory, job: Job, order: U) -> U:
 
 
 @inlined
+def flush_pmds(tlb: Tlb, mms: U, cpu: U) -> None:
+    """A PMD is gone from each of these address spaces, and may have left a page table to free."""
+    while mms:
+        flush_mm(tlb, count_trailing_zeros(mms), cpu, ZERO, True)
+        mms &= mms - ONE
+
+
+@inlined
+def flush_ptes(tlb: Tlb, mms: U, cpu: U, n_ptes: U, deferred: bool) -> None:
+    """PTEs are gone from each of these address spaces, and are flushed one by one unless that can wait."""
+    while mms:
+        mm = count_trailing_zeros(mms)
+        mms &= mms - ONE
+        if deferred and defer_flush(tlb, mm, cpu, n_ptes):
+            continue
+        for _ in range(n_ptes):
+            flush_mm(tlb, mm, cpu, ONE, False)
+
+
+@inlined
 def unmap_by(mem: Memory, tlb: Tlb, job: Job, index: U, deferred: bool) -> None:
     """Migration entries in place of all mappings, and the flushes that cannot wait (try_to_migrate)."""
     bits, mms = bits_of(mem, index), mms_of(mem, index)
     n_ptes = ptes_of(job, bits, np.uint64(mem.pages[index].state) & ORDER_BITS)
-    deferred = deferred and not bits & HUGETLB
-    mm = ZERO
-    while mms:
-        if mms & ONE:
-            count_one(job, N_SET, np.int64(n_ptes))
-            if not n_ptes:
-                flush_mm(tlb, mm, job.cpu, ZERO, True)
-            elif not bits & PROTNONE and not (deferred and defer_flush(tlb, mm, job.cpu, n_ptes)):
-                for _ in range(n_ptes):
-                    flush_mm(tlb, mm, job.cpu, ONE, False)
-        mms >>= ONE
-        mm += ONE
+    count_one(job, N_SET, np.int64(n_ptes * count_mms(mms)))
+    if not n_ptes:
+        flush_pmds(tlb, mms, job.cpu)
+    elif not bits & PROTNONE:
+        flush_ptes(tlb, mms, job.cpu, n_ptes, deferred and not bits & HUGETLB)
 
 
 @inlined
 def count_mapped_again(mem: Memory, job: Job, index: U) -> None:
     """Migration entries are replaced, by the new mapping or by the old one (remove_migration_ptes)."""
-    mms = mms_of(mem, index)
     n_ptes = ptes_of(job, bits_of(mem, index), np.uint64(mem.pages[index].state) & ORDER_BITS)
-    while mms:
-        count_one(job, N_REMOVED, np.int64(n_ptes * (mms & ONE)))
-        mms >>= ONE
+    count_one(job, N_REMOVED, np.int64(n_ptes * count_mms(mms_of(mem, index))))
 
 
 @inlined
@@ -152,9 +164,10 @@ def unmap_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, deferred: bo
     """UNMAPPED, with a target; MOVED if only this task's reference was left; or why it stays (migrate_folio_unmap)."""
     index, order = job.rows[place], job.orders[place]
     if bits_of(mem, index) & ORPHAN:
-        hugetlb = bool(bits_of(mem, index) & HUGETLB)
+        hugetlb = is_hugetlb(mem, index)
         drop_folio(mem, slot_of(mem, index))
         free_source(mem, job, index, hugetlb)
+        job.rows[place] = NONE
         return MOVED
     target = take_target(mem, job, order)
     if target == NONE:
@@ -200,7 +213,7 @@ def hand_over(mem: Memory, job: Job, index: U, target: U, order: U) -> None:
     if np.uint64(source.pg_flags) & LRU_ISOLATED:
         add_lru(mem, target, job.cpu, order)
     source.pg_flags = np.uint64(source.pg_flags) & OF_THE_FRAME
-    free_source(mem, job, index, bool(bits_of(mem, target) & HUGETLB))
+    free_source(mem, job, index, is_hugetlb(mem, target))
 
 
 @inlined
@@ -241,10 +254,7 @@ def add_part(mem: Memory, job: Job, place: U, index: U, mms: U, bits: U) -> None
     job.parents[number] = np.int64(place)
     job.status[number] = NOT_TRIED
     if slot_of(mem, job.rows[place]) != NONE:
-        new_folio(mem, index)
-        slot = np.uint64(mem.pages[index].next)
-        mem.folios[slot].mms = mms
-        mem.folios[slot].bits = bits
+        new_folio_as(mem, index, mms, bits)
     push(job, SPLIT_LIST, number)
 
 
@@ -269,20 +279,13 @@ def split_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U) -> int:
     if page.refcount > ONE:
         return EAGAIN
     if by_pmd(job, bits, order):
-        mm, left = ZERO, mms
-        while left:
-            if left & ONE:
-                flush_mm(tlb, mm, job.cpu, ZERO, True)
-            left >>= ONE
-            mm += ONE
+        flush_pmds(tlb, mms, job.cpu)
     bits &= ~(BY_PTES | PARTIALLY)
     part = index + (ONE << order)
     while part > index + ONE:
         part -= ONE
-        mem.pages[part].state = USED
-        mem.pages[part].refcount = ONE
+        cut_off(mem, index, part, ZERO)
         mem.pages[part].next = NONE
-        mem.pages[part].pg_flags = np.uint64(mem.pages[part].pg_flags) | np.uint64(page.pg_flags)
         add_part(mem, job, place, part, mms, bits)
     page.state = USED
     job.orders[place] = ZERO

@@ -87,7 +87,7 @@ class Step(IntEnum):
 class Job(NamedTuple):
     """One call of migrate_pages()."""
 
-    rows: npt.NDArray[np.uint64]  # first row of each folio; pages of split ones come behind those given
+    rows: npt.NDArray[np.uint64]  # first row of each folio, NONE: freed; pages of split ones come behind those given
     targets: npt.NDArray[np.uint64]  # of its destination
     orders: npt.NDArray[np.uint64]
     thp: npt.NDArray[np.int64]  # 1: of PMD order and not hugetlb's, which is counted apart
@@ -137,11 +137,24 @@ def splice_front(job: Job, which: U, onto: U) -> None:
 
 
 @inlined
+def begin_list(job: Job, which: U) -> np.int64:
+    """Number of folios on a list that is about to be walked: none stays on it unless it is pushed again."""
+    n_folios = np.int64(job.sizes[which])
+    job.sizes[which] = 0
+    return n_folios
+
+
+@inlined
+def push_rest(job: Job, which: U, first: Any, n_folios: Any, onto: U) -> None:
+    """What a walk over a list has left, from a place in it on, onto the tail of a list."""
+    for i in range(first, n_folios):
+        push(job, onto, job.lists[which, i])
+
+
+@inlined
 def splice(job: Job, which: U, onto: U) -> None:
     """All of a list onto the tail of another."""
-    for i in range(job.sizes[which]):
-        push(job, onto, job.lists[which, i])
-    job.sizes[which] = 0
+    push_rest(job, which, 0, begin_list(job, which), onto)
 
 
 @inlined

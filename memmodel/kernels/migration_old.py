@@ -6,20 +6,20 @@ mm/migrate.c (migrate_pages, unmap_and_move), 6.1.192.
 import numpy as np
 
 from memmodel.jit import inlined, never_inline, outlined
+from memmodel.kernels.folios import is_hugetlb
 from memmodel.kernels.migration_batch import (
     BATCH,
     STEP_FAILED,
     begin_pass,
     begin_walk,
     end_walk,
-    is_hugetlb,
     move_at_once,
     settle,
     split_first,
     without_target,
 )
 from memmodel.kernels.migration_folio import ENOMEM
-from memmodel.kernels.migration_job import Job, List, pages_of, push, splice, splice_front
+from memmodel.kernels.migration_job import Job, List, begin_list, pages_of, push, push_rest, splice, splice_front
 from memmodel.kernels.tlb import Tlb
 from memmodel.state.layout import Memory
 
@@ -34,7 +34,7 @@ def cut_list(mem: Memory, job: Job, first: int) -> int:
     n_pages = np.int64(0)
     while first < job.sizes[FROM]:
         place = job.lists[FROM, first]
-        if is_hugetlb(mem, job, place):  # it has had its passes
+        if is_hugetlb(mem, job.rows[place]):  # it has had its passes
             push(job, FAILED, place)
         else:
             n_pages += pages_of(job, place)
@@ -57,8 +57,7 @@ def walk_list(mem: Memory, tlb: Tlb, job: Job, parts: bool) -> int:
     for number in range(1 if parts else PASSES):
         if not begin_pass(job):
             break
-        n_folios = job.sizes[BATCH]
-        job.sizes[BATCH] = 0
+        n_folios = begin_list(job, BATCH)
         for i in range(n_folios):
             place = job.lists[BATCH, i]
             if split_first(mem, tlb, job, place, job.mode, FAILED):
@@ -67,8 +66,7 @@ def walk_list(mem: Memory, tlb: Tlb, job: Job, parts: bool) -> int:
             if errno != ENOMEM:
                 settle(job, place, errno, BATCH, FAILED)
             elif not without_target(mem, tlb, job, place, job.mode):
-                for left in range(i, n_folios):
-                    push(job, BATCH, job.lists[BATCH, left])
+                push_rest(job, BATCH, i, n_folios, BATCH)
                 return ENOMEM
     end_walk(job)
     return 0 if parts else int(job.step[STEP_FAILED])
@@ -90,8 +88,5 @@ def migrate_one_by_one(mem: Memory, tlb: Tlb, job: Job, total: int) -> int:
             failed = problem if problem < 0 else failed
         splice(job, BATCH, FAILED)
         total = failed if failed < 0 else total + failed
-    while first < job.sizes[FROM]:
-        push(job, FAILED, job.lists[FROM, first])
-        first += 1
-    job.sizes[FROM] = 0
+    push_rest(job, FROM, first, begin_list(job, FROM), FAILED)
     return total

@@ -17,9 +17,9 @@ from memmodel.kernels.folio_state import (
     own_slot,
     with_mapping,
 )
-from memmodel.kernels.folios import SLOT_BITS, drop_folio, new_folio, slot_of
+from memmodel.kernels.folios import drop_folio, is_hugetlb, new_folio_as, slot_of
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS
-from memmodel.kernels.huge_failure import HWPOISON, dissolve, in_pool, is_hugetlb
+from memmodel.kernels.huge_failure import HWPOISON, dissolve, in_pool
 from memmodel.kernels.lru import leave_lru
 from memmodel.kernels.memory_failure import USED, WAITED_FOR, split_large
 from memmodel.kernels.page_alloc import leak
@@ -128,11 +128,7 @@ def keep_vacated(mem: Memory, index: U, cpu: U, bits: U) -> int:
         if not take_page_off_buddy(mem, index, cpu):
             return -1
         mark_poisoned(mem, index)
-    handle = new_folio(mem, index)
-    slot = np.uint64(handle) & SLOT_BITS
-    mem.folios[slot].mms = ZERO
-    mem.folios[slot].bits = left_bits(bits)
-    return int(handle)
+    return int(new_folio_as(mem, index, ZERO, left_bits(bits)))
 
 
 @kernel

@@ -5,9 +5,9 @@ import numpy as np
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.buddy import free_one
 from memmodel.kernels.folio_state import HUGETLB, OWN, bits_of, cached, count_references, mappers
-from memmodel.kernels.folios import drop_folio, slot_of
+from memmodel.kernels.folios import drop_folio, is_hugetlb, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS, block_type
-from memmodel.kernels.huge_failure import HWPOISON, count_poisoned, is_hugetlb
+from memmodel.kernels.huge_failure import HWPOISON, count_poisoned
 from memmodel.kernels.memory_failure import RESERVED
 from memmodel.kernels.page_alloc import free_block
 from memmodel.kernels.pageblock import KIND_BITS, containing_head

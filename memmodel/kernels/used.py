@@ -10,11 +10,12 @@ from memmodel.kernels.lru import leave_lru
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
 from memmodel.kernels.pcp import LISTS, PCP
 from memmodel.kernels.poisoning import LOST
-from memmodel.state.layout import Kind, Memory
+from memmodel.state.layout import Kind, Memory, PageFlag
 
 U = np.uint64
 ZERO = np.uint64(0)
 UNKNOWN = np.uint64(Kind.UNKNOWN << 4)
+HWPOISON = np.uint64(PageFlag.HWPOISON)
 
 
 @inlined
@@ -25,15 +26,22 @@ def is_used(mem: Memory, index: U) -> bool:
 
 
 @inlined
+def cut_off(mem: Memory, head: U, part: U, order: U) -> None:
+    """A part of a block in use becomes one of its own; the block's flags are its too, but errors are of their page."""
+    page = mem.pages[part]
+    page.state = USED | order
+    page.pg_flags = np.uint64(page.pg_flags) | (np.uint64(mem.pages[head].pg_flags) & ~HWPOISON)
+    page.refcount = ONE
+
+
+@inlined
 def split_used(mem: Memory, head: U, index: U, order: U) -> None:
     """Cut a block in use down to the part of that order which begins at `index`; all parts stay in use."""
     high = np.uint64(mem.pages[head].state) & ORDER_BITS
     while high > order:
         high -= ONE
         upper = head + (ONE << high)
-        mem.pages[upper].state = USED | high
-        mem.pages[upper].pg_flags = np.uint64(mem.pages[upper].pg_flags) | np.uint64(mem.pages[head].pg_flags)
-        mem.pages[upper].refcount = ONE
+        cut_off(mem, head, upper, high)
         mem.pages[head].state = USED | high
         if index >= upper:
             head = upper

@@ -6,13 +6,12 @@ from memmodel.errors import GeometryError, InputError, one_of
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
-from memmodel.state.layout import FolioBit, Vmstat
+from memmodel.state.layout import HANDLE_SLOT, FolioBit, Vmstat
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
 
 __all__ = ["THP_DEFRAG", "alloc_hugetlb", "fault_thp", "thp_gfp"]
 
-SLOT = 0xFFFFFFFF  # the part of a handle that says where its folio is kept
 LIGHT, WAKE, DIRECT = "GFP_TRANSHUGE_LIGHT", "__GFP_KSWAPD_RECLAIM", "__GFP_DIRECT_RECLAIM"
 THP_DEFRAG = {
     "always": ("GFP_TRANSHUGE|__GFP_NORETRY", "GFP_TRANSHUGE"),
@@ -187,7 +186,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
                 break
         else:
             break
-    slots = handles[handles >= 0] & SLOT
+    slots = handles[handles >= 0] & HANDLE_SLOT
     mem.state.folios["bits"][slots] |= np.uint32(FolioBit.HUGETLB)
     mem.state.folios["mms"][slots] = 0
     return handles

@@ -113,7 +113,7 @@ def madvise(
             log.append(f"Soft offlining pfn {pfn:#x} at process virtual address {at:#x}")
             outcomes.append(soft_offline_page(mem, pfn, cpu=cpu, layout=layout))
         log += outcomes[-1].log
-        rc = 0 if outcomes[-1].rc == Errno.EOPNOTSUPP else outcomes[-1].rc
+        rc = _returned(outcomes[-1])
     sent = [signal for outcome in outcomes for signal in getattr(outcome, "signals", ()) if signal.task == caller]
     return Injection(rc, tuple(outcomes), sent[0] if sent else None, tuple(log))
 
@@ -124,6 +124,11 @@ def _check_held(mem: Machine, pfn: int) -> None:
     kind = Kind.HOLE if row < 0 else int(mem.state.pages["state"][block_of(mem, row)[0]]) >> 4
     if kind in (Kind.HOLE, Kind.FREE, Kind.PCP):
         raise InputError(f"pfn {pfn} is in no page table: it is free or not there")
+
+
+def _returned(outcome: FailureOutcome | OfflineOutcome) -> int:
+    """What the caller gets of a page's result: a page that the filter keeps is no error."""
+    return 0 if outcome.rc == Errno.EOPNOTSUPP else outcome.rc
 
 
 def _step(mem: Machine, numbers: Sequence[int], place: int) -> int:
@@ -152,8 +157,7 @@ def corrupt_pfn(mem: Machine, pfn: int, *, cpu: int = 0, tasks: Iterable[Task] =
     if row_of(mem, pfn) < 0:
         return Injection(int(Errno.ENXIO), (), None, ())
     done = memory_failure(mem, pfn, flags=MfFlag.SW_SIMULATED, cpu=cpu, tasks=tasks)
-    rc = 0 if done.rc == Errno.EOPNOTSUPP else done.rc
-    return Injection(rc, (done,), None, (f"Injecting memory failure at pfn {pfn:#x}", *done.log))
+    return Injection(_returned(done), (done,), None, (f"Injecting memory failure at pfn {pfn:#x}", *done.log))
 
 
 def hard_offline_page(mem: Machine, address: int, *, cpu: int = 0, tasks: Iterable[Task] = ()) -> Injection:
@@ -170,7 +174,7 @@ def hard_offline_page(mem: Machine, address: int, *, cpu: int = 0, tasks: Iterab
     """
     pfn = whole_number(address, "address", 0, MAX_ADDRESS) >> mem.geometry.page_shift
     done = memory_failure(mem, pfn, cpu=cpu, tasks=tasks)
-    return Injection(0 if done.rc == Errno.EOPNOTSUPP else done.rc, (done,), None, done.log)
+    return Injection(_returned(done), (done,), None, done.log)
 
 
 def unpoison_memory(mem: Machine, pfn: int, *, cpu: int = 0) -> Injection:

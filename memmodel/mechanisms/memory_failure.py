@@ -190,14 +190,8 @@ def block_of(mem: Machine, row: int) -> tuple[int, int]:
 
 def handles_of(mem: Machine, first: int, order: int) -> Handles:
     """Handles of all live folios among the 2**order rows from `first` on, ascending."""
-    pages, folios = mem.state.pages, mem.state.folios
-    rows = np.arange(first, first + (1 << order))
-    slots = pages["next"][rows].astype(np.int64)
-    there = slots < int(mem.state.slots[1])
-    rows, slots = rows[there], slots[there]
-    slots = slots[folios["index"][slots] == rows]
-    handles: Handles = folios["sequence"][slots].astype(np.int64) << 32 | slots
-    return handles
+    handles = mem.handles(np.arange(first, first + (1 << order)))
+    return handles[handles >= 0]
 
 
 def _outside(mem: Machine, pfn: int, flags: int) -> FailureOutcome:

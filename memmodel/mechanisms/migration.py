@@ -1,6 +1,7 @@
 """migrate_pages(): folios to other places, with the flushes, copies and failures on the way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,15 +15,15 @@ from memmodel.kernels.page_alloc import Request
 from memmodel.kernels.tlb import TlbCount
 from memmodel.mechanisms.buddy import as_handles, stale, whole_number
 from memmodel.mechanisms.copying import STREAM_FROM_BYTES, copy_rule
-from memmodel.mechanisms.request import highest_zone, requested
+from memmodel.mechanisms.request import requested
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.sources.gfp import COMPOSITES, Gfp, parse_gfp
+from memmodel.state.layout import HANDLE_SLOT, NONE
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["CALLERS", "MODES", "Caller", "MigrationOutcome", "migrate_pages"]
+__all__ = ["CALLERS", "MODES", "Caller", "MigrationOutcome", "lru_cache_disabled", "migrate_pages"]
 
 MODES = ("async", "sync_light", "sync")
-LRU_OFF = np.uint64(1)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class MigrationOutcome:
     flushes: dict[str, int]
     """By kind: see `memmodel.kernels.tlb.TlbCount`."""
     parts: Handles
-    """Folios that splitting made, the pages behind the first of each; int64."""
+    """Folios that splitting made, the pages behind the first of each; int64. -1: freed, for nobody else held it."""
     part_of: npt.NDArray[np.int64]
     """Place of the folio that each came from."""
     part_status: npt.NDArray[np.int64]
@@ -189,12 +190,20 @@ def migrate_pages(  # noqa: PLR0913 - what, where to, who asks, and the machine'
     job = _job(mem, asked, node, rows, on_cpu, batch, (copy_batch, preempt, engine))
     _check_owners(mem, handles, tlb)
     before = tlb.state.counts.copy()
-    sizes = mem.state.lru["size"].copy()
-    if asked.drains_lru:
-        lru.set_lru_batch(mem.state, LRU_OFF)
-    rc = kernels.migrate_folios(mem.state, tlb.state, job, "batched_migration" not in mem.geometry.features)
-    mem.state.lru["size"] = sizes
+    with lru_cache_disabled(mem) if asked.drains_lru else nullcontext():
+        rc = kernels.migrate_folios(mem.state, tlb.state, job, "batched_migration" not in mem.geometry.features)
     return _outcome(mem, job, rc, tlb.state.counts - before, handles.size, asked)
+
+
+@contextmanager
+def lru_cache_disabled(mem: Machine) -> Iterator[None]:
+    """All LRU-add batches are emptied, and bypassed until the end (lru_cache_disable, lru_cache_enable)."""
+    sizes = mem.state.lru["size"].copy()
+    lru.set_lru_batch(mem.state, lru.BYPASSED)
+    try:
+        yield
+    finally:
+        mem.state.lru["size"] = sizes
 
 
 def _job(
@@ -260,10 +269,7 @@ def _targets(mem: Machine, asked: Caller, node: int) -> tuple[npt.NDArray[np.uin
     """Zones and requests of targets: single pages, and larger folios, which wake no kswapd (alloc_migration_target)."""
     small = parse_gfp(asked.gfp)
     large = Gfp(small.flags - COMPOSITES["__GFP_RECLAIM"] | COMPOSITES["GFP_TRANSHUGE"])
-    if asked.reason in ("numa_misplaced", "demotion", "damon"):  # light: neither reclaims for a huge page
-        large = Gfp(large.flags - COMPOSITES["__GFP_RECLAIM"])
-    zonelist = mem.zonelist(node, highest_zone(mem.geometry, small), this_node=small.thisnode)
-    return zonelist, requested(mem, small, 0, node, True)[1], requested(mem, large, 1, node, True)[1]
+    return *requested(mem, small, 0, node, True), requested(mem, large, 1, node, True)[1]
 
 
 def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
@@ -271,7 +277,7 @@ def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
     if tlb.cpus != mem.cpus:
         raise InputError(f"tlb is of {tlb.cpus} CPUs, this machine has {mem.cpus}")
     n_mms = len(tlb.state.masks)
-    owners = np.bitwise_or.reduce(mem.state.folios["mms"][handles & 0xFFFFFFFF], initial=0)
+    owners = np.bitwise_or.reduce(mem.state.folios["mms"][handles & HANDLE_SLOT], initial=0)
     if int(owners) >> n_mms:
         raise InputError(f"a folio is mapped by address space {int(owners).bit_length() - 1}; tlb has {n_mms}")
 
@@ -282,8 +288,9 @@ def _outcome(
     counts = {count.name.lower(): int(job.counts[count]) for count in Count}
     kinds = {count.name.lower(): int(flushes[count]) for count in TlbCount}
     n_used = int(job.sizes[len(List)])
-    slots = mem.state.pages["next"][job.rows[n_given:n_used].astype(np.int64)].astype(np.int64)
-    sequences = mem.state.folios["sequence"][slots].astype(np.int64) if slots.size else slots
+    rows = job.rows[n_given:n_used]
+    parts, live = np.full(rows.size, -1), rows != NONE
+    parts[live] = mem.handles(rows[live])
     return MigrationOutcome(
         rc=int(rc),
         nr_succeeded=counts["nr_succeeded"],
@@ -298,7 +305,7 @@ def _outcome(
         status=job.status[:n_given],
         counts=counts,
         flushes=kinds,
-        parts=sequences << 32 | slots,
+        parts=parts,
         part_of=job.parents[n_given:n_used],
         part_status=job.status[n_given:n_used],
         mode=asked.mode,

@@ -9,18 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError
-from memmodel.kernels import lru
 from memmodel.mechanisms.buddy import as_handles, folio_rows
-from memmodel.mechanisms.migration import LRU_OFF, MigrationOutcome, migrate_pages
+from memmodel.mechanisms.migration import MigrationOutcome, lru_cache_disabled, migrate_pages
 from memmodel.mechanisms.tlb import Tlb
-from memmodel.state.layout import FolioBit, PageFlag
+from memmodel.state.layout import HANDLE_SLOT, FolioBit, PageFlag
 from memmodel.state.machine import Machine
 
 __all__ = ["Entry", "MovePagesOutcome", "move_pages"]
 
 EACCES, EFAULT, ENOENT, EBUSY, ENODEV = -13, -14, -2, -16, -19
 UNTOUCHED = -99
-SLOT_BITS = 0xFFFFFFFF
 
 
 class Entry(IntEnum):
@@ -96,12 +94,8 @@ def move_pages(
     folio_rows(mem, handles[handles >= 0])  # stale ones are refused before anything moves
     if tlb is None:
         tlb = Tlb(mem.geometry, mem.cpus, [[cpu]])
-    sizes = mem.state.lru["size"].copy()
-    lru.set_lru_batch(mem.state, LRU_OFF)
-    try:
+    with lru_cache_disabled(mem):
         return _Call(mem, handles, targets, move_all, {"cpu": cpu, "tlb": tlb, **options}).run()
-    finally:
-        mem.state.lru["size"] = sizes
 
 
 class _Call:
@@ -146,7 +140,7 @@ class _Call:
         if handle < 0:
             old = "batched_migration" not in mem.geometry.features
             return {Entry.ABSENT: EFAULT if old else ENOENT, Entry.ABSENT_FILE: ENOENT}.get(Entry(handle), EFAULT)
-        folio = mem.state.folios[handle & SLOT_BITS]
+        folio = mem.state.folios[handle & HANDLE_SLOT]
         page = mem.state.pages[folio["index"]]
         if int(mem.state.zones["node"][page["zone"]]) == target:
             return target

@@ -13,7 +13,7 @@ from memmodel.mechanisms.migration import migrate_pages
 from memmodel.mechanisms.page_flags import FlagsLayout, format_page_flags
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.failure_layout import Errno, Offline, Refused
-from memmodel.state.layout import FolioBit, PageFlag
+from memmodel.state.layout import HANDLE_SLOT, FolioBit, PageFlag
 from memmodel.state.machine import Handles, Machine
 
 __all__ = ["OfflineOutcome", "soft_offline_page"]
@@ -108,8 +108,7 @@ def _offline(mem: Machine, pfn: int, row: int, cpu: np.uint64, layout: FlagsLayo
     parts = handles_of(mem, whole, order) if order and block_of(mem, row)[1] < order else NO_PARTS
     if step == Offline.TO_MIGRATE:
         return _migrate(mem, pfn, row, cpu, parts, layout)
-    found = handles_of(mem, block_of(mem, row)[0], 0)
-    folio = int(found[0]) if found.size else -1
+    folio = int(mem.handles(block_of(mem, row)[0])[0])
     if step == Offline.INVALIDATED:
         return OfflineOutcome(pfn, 0, (_line(mem, pfn, "invalidated", "soft_offline: "),), -1, -1, folio, parts)
     rc, log = ENDS[step]
@@ -122,8 +121,8 @@ def _migrate(
 ) -> OfflineOutcome:
     """Move a page in use, and keep the one that it leaves; a hugetlb folio moves whole."""
     head, _ = block_of(mem, row)
-    folio = int(handles_of(mem, head, 0)[0])
-    slot = folio & 0xFFFFFFFF
+    folio = int(mem.handles(head)[0])
+    slot = folio & HANDLE_SLOT
     bits = np.uint64(mem.state.folios["bits"][slot])
     huge = bool(int(bits) & FolioBit.HUGETLB)
     rc = _migrate_folio(mem, folio, row, int(cpu))
@@ -144,7 +143,7 @@ def _migrate(
 
 def _migrate_folio(mem: Machine, folio: int, row: int, cpu: int) -> int:
     """What migrate_pages() returns for one folio, whose content goes to any node, its own first."""
-    mms = int(mem.state.folios["mms"][folio & 0xFFFFFFFF])
+    mms = int(mem.state.folios["mms"][folio & HANDLE_SLOT])
     tlb = Tlb(mem.geometry, mem.cpus, [[cpu]] * max(mms.bit_length(), 1))
     node = int(mem.state.zones["node"][mem.state.pages["zone"][row]])
     return migrate_pages(mem, [folio], node, caller="memory_failure", cpu=cpu, tlb=tlb).rc

@@ -120,7 +120,7 @@ class Tlb:
 
     @property
     def counts(self) -> dict[str, int]:
-        """All flushes so far, by the names of `FlushCounts`."""
+        """All flushes so far, by the names of `TlbCount`."""
         return {count.name.lower(): int(self.state.counts[count]) for count in TlbCount}
 
 

@@ -32,7 +32,6 @@ GOES_ON = ("continue", "no_suitable_page")  # ret of compact_finished
 KCOMPACTD_DONE = ("complete", "partial_skipped")  # status of an end after which kcompactd drains
 # As numbers: looking up a member of an enumeration costs half a microsecond.
 END, SELDOM, WRONG_PAGE, NOT_IN_USE = (stop.value for stop in (Stop.END, Stop.SELDOM, Stop.WRONG_PAGE, Stop.NOT_IN_USE))
-LRU_OFF = np.uint64(1)
 
 
 class Waiting(NamedTuple):
@@ -366,7 +365,7 @@ class Run:
         zone, cpu = np.uint64(self.cma.zone), np.uint64(self.trace.cpu[row])
         isolation.isolate_range(self.mem.state, zone, cpu, *self._rows())
         drain_all_pages(self.mem.state, zone, cpu)
-        lru.set_lru_batch(self.mem.state, LRU_OFF)
+        lru.set_lru_batch(self.mem.state, lru.BYPASSED)
 
     def _undo(self, row: int) -> None:
         zone, cpu = np.uint64(self.cma.zone), np.uint64(self.trace.cpu[row])

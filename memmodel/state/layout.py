@@ -265,6 +265,7 @@ NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture 
 MIGRATE_TYPES = 6
 NR_PCP_LISTS = 14  # orders 0..3 by three types, and two for huge pages
 NONE = np.uint64(0xFFFFFFFF)  # no page, no folio
+HANDLE_SLOT = 0xFFFFFFFF  # the part of a handle that says where its folio is kept; the sequence number is above
 SLOT_CHAINS = 8
 MF_QUEUE_SLOTS = 16  # MEMORY_FAILURE_FIFO_SIZE, mm/memory-failure.c
 LRU_BATCH_SLOTS = 31  # room for PAGEVEC_SIZE

@@ -11,9 +11,14 @@ from memmodel.state.build import PfnMap, grow_folios
 from memmodel.state.check import check
 from memmodel.state.layout import Memory, ZoneType
 
-__all__ = ["Machine"]
+__all__ = ["Handles", "Machine", "handles_at"]
 
 Handles = npt.NDArray[np.int64]
+
+
+def handles_at(table: npt.NDArray[Any], slots: npt.NDArray[np.int64]) -> Handles:
+    """Handles of the folios in these slots of a table with their sequence numbers."""
+    return np.asarray(table["sequence"][slots].astype(np.int64) << 32 | slots)
 
 
 class Machine:
@@ -44,6 +49,16 @@ class Machine:
             If a pfn is outside memory.
         """
         return self.pfns.index(pfn)
+
+    def handles(self, rows: npt.ArrayLike) -> Handles:
+        """Handle of the live folio that begins at each row, shape ``(rows,)``; -1: none does."""
+        index = np.atleast_1d(np.asarray(rows, np.int64))
+        slots = self.state.pages["next"][index].astype(np.int64)
+        handles = np.full(index.shape, -1)
+        there = slots < int(self.state.slots[1])
+        there[there] = self.state.folios["index"][slots[there]] == index[there]
+        handles[there] = handles_at(self.state.folios, slots[there])
+        return handles
 
     def check(self) -> None:
         """Verify every law of the state.

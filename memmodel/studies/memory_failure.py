@@ -17,7 +17,7 @@ from memmodel.mechanisms.poisoning import inject_poison
 from memmodel.mechanisms.soft_offline import soft_offline_page
 from memmodel.memory import PhysicalMemory
 from memmodel.sources.features import PRESETS
-from memmodel.state.layout import PageFlag
+from memmodel.state.layout import HANDLE_SLOT, PageFlag
 from memmodel.studies.registry import Parameter, Params, Seeds, Study
 
 __all__ = ["STUDY", "block"]
@@ -105,7 +105,7 @@ def run_point(start: PhysicalMemory, point: Mapping[str, Any], seed: npt.NDArray
             continue
         out = memory_failure(mem, pfn, tasks=tasks)
         signalled |= {signal.task.mm for signal in out.signals}
-        owners = int(mem.state.folios["mms"][out.folio & 0xFFFFFFFF]) if out.folio >= 0 else 0
+        owners = int(mem.state.folios["mms"][out.folio & HANDLE_SLOT]) if out.folio >= 0 else 0
         if owners and point["backing"] != "file":
             with_data += pages_of_an_error
             hit |= {task.mm for task in tasks if owners >> task.mm & 1}

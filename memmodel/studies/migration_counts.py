@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from memmodel.errors import InputError
 from memmodel.sources.features import kernel_features
 
-__all__ = ["HPAGE_PMD_ORDER", "Moves", "Plan", "count_moves", "is_batched"]
+__all__ = ["HPAGE_PMD_ORDER", "Moves", "Plan", "count_moves", "is_batched", "ptes_per_folio", "receivers"]
 
 Ints = NDArray[np.int64]
 HPAGE_PMD_ORDER = 9  # 4 KiB pages
@@ -70,6 +70,19 @@ def is_batched(kernels: ArrayLike) -> NDArray[np.bool_]:
     return np.array([known[name] for name in names.ravel().tolist()], np.bool_).reshape(names.shape)
 
 
+def ptes_per_folio(order: ArrayLike) -> Ints:
+    """PTEs that map a folio, by its order: a PMD in their place has none, hugetlb one entry."""
+    orders = np.asarray(order, np.int64)
+    pages = 1 << np.minimum(orders, HPAGE_PMD_ORDER)
+    return np.where(orders == HPAGE_PMD_ORDER, 0, np.where(orders > HPAGE_PMD_ORDER, 1, pages))
+
+
+def receivers(order: ArrayLike, n_cpus: ArrayLike, n_lazy: ArrayLike) -> Ints:
+    """CPUs that a flush interrupts: page tables may go with a PMD, so that idle ones are too."""
+    others = np.asarray(n_cpus, np.int64) - 1
+    return np.where(np.asarray(order) == HPAGE_PMD_ORDER, others, others - np.asarray(n_lazy, np.int64))
+
+
 def count_moves(plan: Plan) -> Moves:
     """What `plan` takes.
 
@@ -89,7 +102,7 @@ def count_moves(plan: Plan) -> Moves:
     if np.any(lazy > others):
         raise InputError(f"{lazy.max()} idle CPUs; no more than the {others[lazy > others].flat[0]} others can idle")
     by_pmd, hugetlb = order == HPAGE_PMD_ORDER, order > HPAGE_PMD_ORDER
-    ptes = folios * np.where(by_pmd, 0, np.where(hugetlb, 1, 1 << np.minimum(order, HPAGE_PMD_ORDER)))
+    ptes = folios * ptes_per_folio(order)
     in_batch = np.where(batched & ~hugetlb, -(-batch_pages // (1 << order)), 1)
     in_call = np.minimum(per_call, folios)
     whole_calls, rest = folios // per_call, folios % per_call
@@ -100,7 +113,6 @@ def count_moves(plan: Plan) -> Moves:
     remote = others > 0
     sent = np.where(remote & ~broadcast, operations, 0)
     here = np.where(remote & broadcast, 0, operations)
-    reached = np.where(by_pmd, others, others - lazy)  # page tables may go with a PMD: idle CPUs are interrupted too
     return Moves(
         n_calls=-(-folios // per_call),
         n_pages=folios << order,
@@ -110,6 +122,6 @@ def count_moves(plan: Plan) -> Moves:
         n_full=np.where(by_page, 0, here),
         n_page=np.where(by_page, here, 0),
         n_requests=sent,
-        n_ipis=sent * reached,
+        n_ipis=sent * receivers(order, cpus, lazy),
         n_broadcasts=np.where(remote & broadcast, operations, 0),
     )

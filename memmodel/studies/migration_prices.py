@@ -10,7 +10,7 @@ from memmodel.cost.migration import MigrationCounts, pages_per_s, price_migratio
 from memmodel.cost.model import direction_codes
 from memmodel.cost.offload import Offload
 from memmodel.cost.waiting import folio_phases, waiter_ns
-from memmodel.studies.migration_counts import HPAGE_PMD_ORDER, Moves, Plan
+from memmodel.studies.migration_counts import Moves, Plan, ptes_per_folio, receivers
 
 __all__ = ["extent_bytes", "migration_counts", "times", "waits"]
 
@@ -46,52 +46,31 @@ def migration_counts(plan: Plan, moves: Moves, extent: npt.ArrayLike, direction:
 def times(
     counts: MigrationCounts, machine: Machine, broadcast: npt.ArrayLike, offload: Offload | None = None
 ) -> Columns:
-    """Time by phase, and the rate; points with and without broadcast flushes apart."""
-    arrays = np.broadcast_arrays(*counts, broadcast)
-    by_broadcast = arrays[-1].astype(np.bool_)
-    columns: Columns = {}
-    for kind in np.unique(by_broadcast):
-        here = by_broadcast == kind
-        work = MigrationCounts(*(array[here] for array in arrays[:-1]))
-        time = price_migration(work, machine, broadcast=bool(kind), offload=offload)
-        found: Columns = {
-            "time_total_ns": time.total_ns,
-            "time_call_ns": time.call_ns,
-            "time_unmap_ns": time.unmap_ns,
-            "time_flush_ns": time.flush_ns,
-            "time_copy_ns": time.copy_ns,
-            "time_remap_ns": time.remap_ns,
-            "time_folio_overhead_ns": time.folio_ns,
-            "pages_per_s": pages_per_s(work.n_pages, time.total_ns),
-            "calibrated": time.calibrated.astype(np.int8),
-        }
-        for name, column in found.items():
-            columns.setdefault(name, np.zeros(here.shape, column.dtype))[here] = column
-    return columns
+    """Time by phase, and the rate."""
+    time = price_migration(counts, machine, broadcast=broadcast, offload=offload)
+    return {
+        "time_total_ns": time.total_ns,
+        "time_call_ns": time.call_ns,
+        "time_unmap_ns": time.unmap_ns,
+        "time_flush_ns": time.flush_ns,
+        "time_copy_ns": time.copy_ns,
+        "time_remap_ns": time.remap_ns,
+        "time_folio_overhead_ns": time.folio_ns,
+        "pages_per_s": pages_per_s(counts.n_pages, time.total_ns),
+        "calibrated": time.calibrated.astype(np.int8),
+    }
 
 
 def waits(plan: Plan, moves: Moves, extent: npt.ArrayLike, direction: npt.ArrayLike, machine: Machine) -> Columns:
     """How long the folios of the longest batch are out of reach."""
-    order, cpus, lazy = (np.asarray(array) for array in (plan.folio_order, plan.n_cpus, plan.n_lazy))
-    receivers = np.where(order == HPAGE_PMD_ORDER, cpus - 1, cpus - 1 - lazy)
-    ptes = np.where(order == HPAGE_PMD_ORDER, 0, np.where(order > HPAGE_PMD_ORDER, 1, 1 << np.minimum(order, 9)))
-    arrays = np.broadcast_arrays(
-        *(1 << order, ptes, extent, direction_codes(direction), receivers, moves.largest_batch, plan.broadcast)
+    phases = folio_phases(
+        machine,
+        pages_per_folio=1 << np.asarray(plan.folio_order, np.int64),
+        ptes_per_folio=ptes_per_folio(plan.folio_order),
+        extent_bytes=extent,
+        direction=direction_codes(direction),
+        n_receivers=receivers(plan.folio_order, plan.n_cpus, plan.n_lazy),
+        broadcast=plan.broadcast,
     )
-    columns: Columns = {}
-    for kind in np.unique(arrays[-1]):
-        here = arrays[-1] == kind
-        pages, entries, copied, codes, reached, batch = (array[here] for array in arrays[:-1])
-        phases = folio_phases(
-            machine,
-            pages_per_folio=pages,
-            ptes_per_folio=entries,
-            extent_bytes=copied,
-            direction=codes,
-            n_receivers=reached,
-            broadcast=bool(kind),
-        )
-        wait = waiter_ns(batch, phases.unmap_ns, phases.flush_ns, phases.move_ns)
-        for name, column in (("waiter_mean_ns", wait.mean_ns), ("waiter_worst_ns", wait.worst_ns)):
-            columns.setdefault(name, np.zeros(here.shape))[here] = column
-    return columns
+    wait = waiter_ns(moves.largest_batch, phases.unmap_ns, phases.flush_ns, phases.move_ns)
+    return {"waiter_mean_ns": wait.mean_ns, "waiter_worst_ns": wait.worst_ns}

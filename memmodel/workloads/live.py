@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.state.layout import NONE, NR_ORDERS, Memory
+from memmodel.state.machine import handles_at
 from memmodel.workloads.generator import POOLS, Kind, work_dtype
 
 __all__ = ["ALLOCATED", "FAILED", "FREED", "HELD", "N_KINDS", "Live", "member_dtype", "new_live"]
@@ -36,7 +37,7 @@ class Live(NamedTuple):
     def handles(self) -> npt.NDArray[np.int64]:
         """Handles of all folios, by slot."""
         slots = np.flatnonzero(self.members["kind"])
-        return np.asarray(self.members["sequence"][slots].astype(np.int64) << 32 | slots)
+        return handles_at(self.members, slots)
 
     @property
     def kinds(self) -> npt.NDArray[np.int64]:

@@ -1,21 +1,14 @@
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from memmodel.cost.machines import load_machine, machine_from_dict
+from tests.cost.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "fit_copy_machines.py"
-    spec = importlib.util.spec_from_file_location("fit_copy_machines", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("fit_copy_machines")
 
 
 def test_main__the_file_agrees(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

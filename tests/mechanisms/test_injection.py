@@ -3,25 +3,14 @@
 import pytest
 
 import memmodel as mm
-from memmodel.geometry import Geometry
 from memmodel.mechanisms.page_access import truncate_page
 from memmodel.state.layout import Kind
+from tests.mechanisms.pages import a_page, machine
 from tests.reference import views
 from tests.reference.views import refused
 
 SIMULATED = int(mm.MfFlag.SW_SIMULATED)
 CALLER = mm.Task("victim", 80, 0, 0x7F0000001000)
-
-
-def machine(kernel="6.12.117", size="16MiB", **options):
-    return views.plain_memory(Geometry(kernel=kernel), size, seed=0, **options)
-
-
-def a_page(mem, order=0, **options):
-    folio = int(mm.alloc_pages(mem, order)[0])
-    if options:
-        mm.set_folio(mem, folio, **options)
-    return folio, int(mem.pfn(folio)[0])
 
 
 # -- madvise() ---------------------------------------------------------------------------------------------------------

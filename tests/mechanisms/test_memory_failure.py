@@ -8,6 +8,7 @@ import pytest
 import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.state.layout import Kind, PageFlag
+from tests.mechanisms.pages import a_page, machine, state_of
 from tests.reference import views
 from tests.reference.views import refused
 
@@ -16,24 +17,8 @@ HELD = int(mm.MfFlag.SW_SIMULATED | mm.MfFlag.COUNT_INCREASED)
 ANON, THP = 1 << 12, 1 << 22
 
 
-def machine(kernel="6.12.117", size="16MiB", **options):
-    return views.plain_memory(Geometry(kernel=kernel), size, seed=0, **options)
-
-
-def a_page(mem, order=0, **options):
-    """A folio and its first pfn."""
-    folio = int(mm.alloc_pages(mem, order)[0])
-    if options:
-        mm.set_folio(mem, folio, **options)
-    return folio, int(mem.pfn(folio)[0])
-
-
 def task(number=0, **options):
     return mm.Task(f"task{number}", 100 + number, number, **{"address": 0x7F0000001000, **options})
-
-
-def state_of(mem, pfn):
-    return mem.state.pages["state"][mem.index([pfn])[0]] >> 4
 
 
 # -- again -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import memmodel as mm
 from memmodel.errors import InputError
 from memmodel.jit import JIT_ENABLED
 from memmodel.mechanisms.migration import CALLERS
-from memmodel.state.layout import FolioBit, Kind
+from memmodel.state.layout import FolioBit, Kind, PageFlag
 
 PAGE = 4096
 
@@ -134,6 +134,33 @@ def test_migrate_pages__a_thp_without_a_target_is_split(leave):
     assert out.rc == (0 if out.nr_succeeded == 512 else 1)
     mem.check()
     mm.free_pages(mem, np.concatenate([pieces, some]))
+    mem.check()
+
+
+def test_migrate_pages__an_error_stays_with_its_page_when_a_thp_is_split():
+    mem = machine(size=SMALL)
+    thp = mm.fault_thp(mem)
+    mm.set_folio(mem, thp, mapping="anon", pins=1)
+    pfn = int(mem.pfn(thp)[0])
+    assert mm.memory_failure(mem, pfn).page_type == "unsplit thp"
+    mm.set_folio(mem, thp, pins=0)
+    fill(mem, 1, 0)
+    assert mm.migrate_pages(mem, thp, 1).nr_thp_split == 1
+    assert mem.pfns.pfn(np.flatnonzero(mem.state.pages["pg_flags"] & PageFlag.HWPOISON)).tolist() == [pfn]
+    mem.check()
+
+
+def test_migrate_pages__pages_freed_instead_of_moved_have_no_handle():
+    """The rows of the first THP's pages are the next one's targets: they are not its pages any more."""
+    mem = machine("7.3")
+    thps = mm.fault_thp(mem, 2)
+    mm.set_folio(mem, thps, partially_mapped=True)
+    mm.set_folio(mem, thps[:1], orphan=True)
+    out = mm.migrate_pages(mem, thps, 0)
+    assert (out.rc, out.nr_split) == (0, 2)
+    assert set(out.parts[out.part_of == 0].tolist()) == {-1}
+    kept = out.parts[out.part_of == 1]
+    assert np.unique(mem.pfn(kept)).size == kept.size == 511
     mem.check()
 
 

@@ -4,26 +4,10 @@ import numpy as np
 import pytest
 
 import memmodel as mm
-from memmodel.geometry import Geometry
 from memmodel.mechanisms.page_flags import FlagsLayout, format_page_flags
 from memmodel.state.layout import Kind, PageFlag
-from tests.reference import views
+from tests.mechanisms.pages import a_page, machine, state_of
 from tests.reference.views import refused
-
-
-def machine(kernel="6.12.117", size="16MiB", **options):
-    return views.plain_memory(Geometry(kernel=kernel), size, seed=0, **options)
-
-
-def a_page(mem, order=0, **options):
-    folio = int(mm.alloc_pages(mem, order)[0])
-    if options:
-        mm.set_folio(mem, folio, **options)
-    return folio, int(mem.pfn(folio)[0])
-
-
-def state_of(mem, pfn):
-    return mem.state.pages["state"][mem.index([pfn])[0]] >> 4
 
 
 def test_soft_offline_page__a_free_page_leaves_and_no_error_is_counted():
