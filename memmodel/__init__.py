@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
+    from memmodel.mechanisms.compaction import (
+        CompactionOutcome,
+        compact_memory,
+        compact_zone,
+        run_kcompactd,
+        run_proactive_compaction,
+        try_to_compact_pages,
+    )
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
     from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
     from memmodel.mechanisms.failure_signals import Signal, Task
@@ -60,6 +68,10 @@ _HOME = {
     "memmodel.geometry": ("Geometry",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
+    "memmodel.mechanisms.compaction": (
+        *("CompactionOutcome", "compact_memory", "compact_zone", "run_kcompactd", "run_proactive_compaction"),
+        "try_to_compact_pages",
+    ),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
     "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
@@ -99,6 +111,7 @@ __all__ = [
     "CompactRequest",
     "CompactResult",
     "Compaction",
+    "CompactionOutcome",
     "CopyOutcome",
     "DmaBuf",
     "Entry",
@@ -130,6 +143,8 @@ __all__ = [
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
+    "compact_memory",
+    "compact_zone",
     "copy_mc_highpages",
     "corrupt_pfn",
     "dmabuf_alloc",
@@ -154,8 +169,10 @@ __all__ = [
     "read_trace",
     "replay",
     "rerun",
+    "run_kcompactd",
     "run_kswapd",
     "run_memory_failure_work",
+    "run_proactive_compaction",
     "run_study",
     "run_workload",
     "set_folio",
@@ -163,6 +180,7 @@ __all__ = [
     "soft_offline_page",
     "sweep",
     "thp_gfp",
+    "try_to_compact_pages",
     "unpoison_memory",
     "vmstat_update",
     "what_if",

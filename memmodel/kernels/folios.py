@@ -144,3 +144,11 @@ def is_hugetlb(mem: Memory, head: U) -> bool:
     """Whether a hugetlb folio begins here."""
     slot = slot_of(mem, head)
     return slot != NONE and bool(np.uint64(mem.folios[slot].bits) & HUGETLB)
+
+
+@inlined
+def forget_folio(mem: Memory, index: U) -> None:
+    """Give back the slot of a folio, if one begins here."""
+    slot = slot_of(mem, index)
+    if slot != NONE:
+        drop_folio(mem, slot)

@@ -200,11 +200,9 @@ def first_poisoned(mem: Memory, indices: Any, n_pages: Any) -> int:
     return -1
 
 
-@kernel
-def migrate_folios(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool) -> int:
-    """migrate_pages() of the rows of a job: folios that failed, or -ENOMEM; 0 where none is left on the list."""
-    isolate(mem, job)
-    total = migrate_hugetlbs(mem, tlb, job)
+@inlined
+def migrate_isolated(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool, total: int) -> int:
+    """The folios of FROM; `total` of hugetlb ones have failed before. What does not move goes back."""
     if one_by_one:
         total = migrate_one_by_one(mem, tlb, job, total)
     else:
@@ -219,3 +217,11 @@ def migrate_folios(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool) -> int:
     ):
         mem.vmstat[counter] += job.counts[count]
     return total if job.sizes[FAILED] else 0
+
+
+@kernel
+def migrate_folios(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool) -> int:
+    """migrate_pages() of the rows of a job: folios that failed, or -ENOMEM; 0 where none is left on the list."""
+    isolate(mem, job)
+    total = migrate_hugetlbs(mem, tlb, job)
+    return migrate_isolated(mem, tlb, job, one_by_one, total)

@@ -8,11 +8,12 @@ import numpy as np
 
 from memmodel.jit import count_trailing_zeros, inlined, never_inline, outlined
 from memmodel.kernels.buddy import USED
+from memmodel.kernels.compact_free import compaction_alloc, compaction_free
 from memmodel.kernels.copying import copy_outcome, first_error, move_bytes
 from memmodel.kernels.folio_state import count_mms
 from memmodel.kernels.folios import drop_folio, is_hugetlb, new_folio_as, slot_of
 from memmodel.kernels.freelist import ONE, ORDER_BITS
-from memmodel.kernels.lru import LRU_ISOLATED, add_lru, leave_lru
+from memmodel.kernels.lru import LRU_ISOLATED, add_lru, drain_lru_batch, leave_lru
 from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Errno, Job, List, Mode, count_one, push
 from memmodel.kernels.page_alloc import Request, alloc_block, free_block, mark_used, pcp_hit
 from memmodel.kernels.poisoning import queue_failure
@@ -30,6 +31,7 @@ OF_THE_FRAME = np.uint64(PageFlag.HWPOISON | PageFlag.LRU | PageFlag.LRU_BATCH |
 MOVED, UNMAPPED, NOT_TRIED = Errno.MOVED.value, Errno.UNMAPPED.value, Errno.NOT_TRIED.value
 EAGAIN, ENOMEM, EBUSY = Errno.EAGAIN.value, Errno.ENOMEM.value, Errno.EBUSY.value
 ENOSYS, EOPNOTSUPP, EHWPOISON = Errno.ENOSYS.value, Errno.EOPNOTSUPP.value, Errno.EHWPOISON.value
+MLOCKED = np.uint64(FolioBit.MLOCKED)
 ASYNC, SYNC = np.uint64(Mode.ASYNC), np.uint64(Mode.SYNC)
 SPLIT_LIST = np.uint64(List.SPLIT)
 N_SET, N_REMOVED, N_TARGETS = (np.uint64(count) for count in (Count.N_SET, Count.N_REMOVED, Count.N_TARGETS))
@@ -87,6 +89,12 @@ def free_source(mem: Memory, job: Job, index: U, hugetlb: bool) -> None:
 @inlined
 def take_target(mem: Memory, job: Job, order: U) -> U:
     """A destination folio, or NONE."""
+    if job.compact.control.size:
+        index = compaction_alloc(mem, job.compact, order)
+        if index != NONE:
+            count_one(job, N_TARGETS, 1)
+            count_one(job, N_TARGET_PAGES, np.int64(ONE << order))
+        return index
     like = job.large if order else job.small
     request = Request(order, like.migratetype, like.highest, like.fast, like.slow, like.lru)
     index = NONE
@@ -99,6 +107,15 @@ def take_target(mem: Memory, job: Job, order: U) -> U:
         count_one(job, N_TARGETS, 1)
         count_one(job, N_TARGET_PAGES, np.int64(ONE << order))
     return index
+
+
+@inlined
+def put_target(mem: Memory, job: Job, target: U) -> None:
+    """A destination that its source did not use goes back to where it came from."""
+    if job.compact.control.size:
+        compaction_free(mem, job.compact, target, np.uint64(mem.pages[target].state) & ORDER_BITS)
+    else:
+        free_block(mem, target, job.cpu)
 
 
 @inlined
@@ -174,7 +191,7 @@ def unmap_folio(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, deferred: bo
         return ENOMEM
     problem = lock_source(mem, job, index, mode, waits)
     if problem:
-        free_block(mem, target, job.cpu)
+        put_target(mem, job, target)
         return problem
     job.targets[place] = target
     unmap_by(mem, tlb, job, index, deferred)
@@ -212,6 +229,8 @@ def hand_over(mem: Memory, job: Job, index: U, target: U, order: U) -> None:
     source.next = NONE
     if np.uint64(source.pg_flags) & LRU_ISOLATED:
         add_lru(mem, target, job.cpu, order)
+        if bits_of(mem, target) & MLOCKED:  # it may be on its list only once the batch is emptied
+            drain_lru_batch(mem, job.cpu)
     source.pg_flags = np.uint64(source.pg_flags) & OF_THE_FRAME
     free_source(mem, job, index, is_hugetlb(mem, target))
 
@@ -241,7 +260,7 @@ def undo_unmap(mem: Memory, job: Job, place: U) -> None:
     """The old mapping again, and the target back (migrate_folio_undo_src, migrate_folio_undo_dst)."""
     never_inline()
     count_mapped_again(mem, job, job.rows[place])
-    free_block(mem, job.targets[place], job.cpu)
+    put_target(mem, job, job.targets[place])
 
 
 @inlined

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.jit import inlined
+from memmodel.kernels.compact_control import Compact
 from memmodel.kernels.copying import CopyRule
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.page_alloc import Request
@@ -112,6 +113,7 @@ class Job(NamedTuple):
     longterm_pin: np.uint64  # 1: where splitting it has to wait, it is tried again
     keeps_sources: np.uint64  # 1: what folios lay in does not go back to the allocator
     memalloc: np.uint64  # 1: the task has PF_MEMALLOC and sleeps on no lock
+    compact: Compact  # the run of compaction that it is part of: targets are what that isolated
 
 
 ROWS_IN_USE = np.uint64(len(List))

@@ -76,6 +76,9 @@ cursor_dtype = np.dtype(
         ("n_ids", "i8"),
         ("n_waiting", "i8"),  # tasks in `waiting`
         ("waiting", "i8", (64,)),  # pid << 1 | softirq of requests that went into reclaim or compaction
+        ("n_tasks", "i8"),  # that compact, as the model predicts
+        ("tasks", "i8", (MAX_COMPACTIONS,)),  # their pids
+        ("usual", "i8"),  # number of a step that is none of theirs all the same
     ],
     align=True,
 )
@@ -150,6 +153,21 @@ def request_at(course: Course, step: Any) -> Request:
         np.uint64(row.slow),
         np.uint64(row.lru),
     )
+
+
+@inlined
+def is_of_task(course: Course, step: Any, number: int) -> bool:
+    """Whether a free, or an operation of compaction, is for a predicted compaction to tell."""
+    cursor = course.cursor[0]
+    action = step.action
+    frees = bool(action == Action.FREE.value) or bool(action == Action.FREE_DIRECT.value)
+    operates = bool(action >= Action.ISOLATE.value) and bool(action <= Action.SEARCH.value)
+    if step.softirq or number == cursor.usual or not (frees or operates):
+        return False
+    for place in range(cursor.n_tasks):
+        if cursor.tasks[place] == step.pid:
+            return True
+    return False
 
 
 @inlined

@@ -10,22 +10,25 @@ import numpy as np
 
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.buddy import USED, free_pages_split
+from memmodel.kernels.folios import forget_folio, new_folio_as
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, fold_difference
 from memmodel.kernels.isolation import ISOLATED, isolate_free_page, list_head_of, rotate_before
 from memmodel.kernels.lru import add_lru, drain_lru_batch, leave_lru
 from memmodel.kernels.page_alloc import alloc_block, free_block, mark_used
 from memmodel.kernels.pageblock import block_start
 from memmodel.kernels.private_lists import choose_targets, drop_held, give_back_target, hold, next_target
-from memmodel.kernels.replay_state import Action, Course, Entry, Stop, compaction_of, request_at
+from memmodel.kernels.replay_state import Action, Course, Entry, Stop, compaction_of, is_of_task, request_at
 from memmodel.kernels.request_log import forget_ids, move_ids, note, note_alloc, note_free
 from memmodel.kernels.used import is_used, make_used_block
-from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, Memory, Vmstat
+from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, RAMFS_BITS, Memory, Vmstat
 
 U = np.uint64
 ZERO = np.uint64(0)
 FOUR = np.uint64(4)
 PGFREE = np.uint64(Vmstat.PGFREE)
 NO_ORDER = np.uint64(NR_ORDERS)
+STAYS = np.uint64(2)  # `lru` of a request whose pages never move: page cache of a file system without that operation
+RAMFS = np.uint64(RAMFS_BITS)
 
 
 @inlined
@@ -56,8 +59,11 @@ def give_out(mem: Memory, course: Course, step: Any) -> None:
     request = request_at(course, step)
     index = np.uint64(step.index)
     mark_used(mem, index, request.order)
+    mem.pages[index].next = NONE
     if request.lru:
         add_lru(mem, index, np.uint64(step.cpu), request.order)
+    if request.lru == STAYS:
+        new_folio_as(mem, index, ONE, RAMFS)
     course.cursor[0].n_allocations += 1
     note_alloc(course, step)
 
@@ -124,6 +130,7 @@ def step_free(mem: Memory, course: Course, step: Any) -> int:
     if not make_used_block(mem, index, order):
         return Stop.NOT_IN_USE.value
     course.cursor[0].n_frees += 1
+    forget_folio(mem, index)
     if migrates:
         move_source(mem, course, slot, step)
     if step.action == Action.FREE_IN_BATCH.value:
@@ -222,6 +229,7 @@ def do_step(mem: Memory, course: Course, step: Any) -> int:
             return Stop.NOT_IN_USE.value
         step.order = np.uint64(mem.pages[step.index].state) & ORDER_BITS  # the event says 0 whatever it is
         note_free(course, step)
+        forget_folio(mem, np.uint64(step.index))
         free_block(mem, np.uint64(step.index), np.uint64(step.cpu))
     elif action == Action.SEARCH.value:
         step_search(mem, course, step)
@@ -240,6 +248,8 @@ def run_steps(mem: Memory, course: Course, first: int) -> tuple[int, int]:
         n_captures += course.compactions[place].capture_order != NO_ORDER
     for number in range(first, course.steps.size):
         step = course.steps[number]
+        if course.cursor[0].n_tasks and is_of_task(course, step, number):
+            return number, Stop.SELDOM.value
         slot = compaction_of(course, step) if n_captures else NONE
         if slot != NONE:
             set_capture(mem, course, slot, True)

@@ -9,7 +9,8 @@ import numpy as np
 
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.buddy import USED
-from memmodel.kernels.folios import new_folio
+from memmodel.kernels.compact_finished import defer_reset
+from memmodel.kernels.folios import SLOT_BITS, new_folio
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.lru import add_lru
 from memmodel.kernels.page_alloc import Request, get_page_from_freelist, mark_used
@@ -21,6 +22,7 @@ I = np.int64  # noqa: E741 - the pair of U
 ON_LRU = np.uint64(PageFlag.LRU | PageFlag.UNEVICTABLE)
 EVICTABLE = np.uint64(PageFlag.LRU)
 NO_FOLIO = np.int64(-1)
+ZERO = np.uint64(0)
 
 
 @inlined
@@ -54,6 +56,15 @@ def adopt(mem: Memory, index: U, cpu: U, request: Request) -> I:
         return NO_FOLIO
     page.refcount = ONE
     return become_folio(mem, index, cpu, request)
+
+
+@kernel
+def note_compacted(mem: Memory, handle: I, order: U) -> None:
+    """A request got its folio of a compaction: the next one need not wait."""
+    index = np.uint64(mem.folios[np.uint64(handle) & SLOT_BITS].index)
+    zone = np.uint64(mem.pages[index].zone)
+    mem.zones[zone].blockskip_flush = ZERO
+    defer_reset(mem, zone, order, True)
 
 
 @kernel

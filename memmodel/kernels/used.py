@@ -4,6 +4,7 @@ import numpy as np
 
 from memmodel.jit import inlined, never_inline, outlined
 from memmodel.kernels.buddy import USED, free_pages_split, take_out_of_buddy
+from memmodel.kernels.folios import forget_folio
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS, TYPES, unlink
 from memmodel.kernels.isolation import ISOLATED
 from memmodel.kernels.lru import leave_lru
@@ -68,6 +69,7 @@ def reshape_used(mem: Memory, index: U, order: U) -> bool:
     while part < end:
         size = ONE << (np.uint64(mem.pages[part].state) & ORDER_BITS)
         leave_lru(mem, part)  # only a folio's first page is on a list
+        forget_folio(mem, part)
         mem.pages[part].state = ZERO
         part += size
     mem.pages[index].state = USED | order

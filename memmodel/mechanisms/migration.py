@@ -10,6 +10,8 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import copying, lru
 from memmodel.kernels import migration as kernels
+from memmodel.kernels.compact_control import Compact, control_dtype, said_dtype
+from memmodel.kernels.copying import CopyRule
 from memmodel.kernels.migration_job import Count, Errno, Job, List, Mode, Step
 from memmodel.kernels.page_alloc import Request
 from memmodel.kernels.tlb import TlbCount
@@ -21,8 +23,11 @@ from memmodel.sources.gfp import COMPOSITES, Gfp, parse_gfp
 from memmodel.state.layout import HANDLE_SLOT, NONE
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["CALLERS", "MODES", "Caller", "MigrationOutcome", "lru_cache_disabled", "migrate_pages"]
+__all__ = ["CALLERS", "MODES", "Caller", "MigrationOutcome", "lru_cache_disabled", "migrate_pages", "migration_job"]
 
+NO_COMPACTION = Compact(
+    np.zeros(0, control_dtype).view(np.recarray), np.zeros(0, np.uint64), np.zeros(0, said_dtype).view(np.recarray)
+)
 MODES = ("async", "sync_light", "sync")
 
 
@@ -216,9 +221,9 @@ def _job(
     copies: tuple[str, str | None, str | None],
 ) -> Job:
     """The work of one call, with room for all pages of all folios."""
-    rule = copy_rule(mem.geometry, *copies)
     indices, orders = rows
     pages = np.uint64(1) << orders
+    rule = copy_rule(mem.geometry, *copies)
     recovers = rule.recovers and "migration_mc_copy" in mem.geometry.features
     poisoned = -1 if recovers else kernels.first_poisoned(mem.state, indices, pages)
     if poisoned >= 0:
@@ -228,40 +233,53 @@ def _job(
     room = n_pages if np.any(orders) else indices.size
     if room > indices.size:
         mem.reserve_folios(room - indices.size)
-    all_rows = np.zeros(room, np.uint64)
-    all_rows[: indices.size] = indices
-    sizes = np.zeros(len(List) + 1, np.int64)
-    sizes[len(List)] = indices.size
     pmd_pages = 1 << mem.geometry.hpage_pmd_order
     batch_pages = pmd_pages if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
     stream = mem.state.contents.size and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
+    job = _empty_job(mem, asked, node, room, cpu, rule)._replace(
+        batch_pages=np.uint64(batch_pages), lanes=np.zeros((2, copying.LANES if stream else 0), np.uint64)
+    )
+    job.rows[: indices.size] = indices
+    job.sizes[len(List)] = indices.size
+    return job
+
+
+def migration_job(mem: Machine, asked: Caller, room: int, cpu: np.uint64, compact: Compact) -> Job:
+    """A job for many calls, each of folios with at most `room` pages in all, whose targets compaction finds."""
+    rule = copy_rule(mem.geometry, "extent")
+    node = int(mem.state.zones["node"][0])
+    return _empty_job(mem, asked, node, room, cpu, rule)._replace(compact=compact)
+
+
+def _empty_job(mem: Machine, asked: Caller, node: int, room: int, cpu: np.uint64, rule: CopyRule) -> Job:
     zonelist, small, large = _targets(mem, asked, node)
     return Job(
-        all_rows,
-        np.zeros(room, np.uint64),
-        np.zeros(room, np.uint64),
-        np.zeros(room, np.int64),
-        np.full(room, -1, np.int64),
-        np.full(room, Errno.NOT_TRIED, np.int64),
-        np.zeros((len(List), room), np.uint64),
-        sizes,
-        np.zeros(len(Count), np.int64),
-        np.zeros(len(Step), np.int64),
-        np.zeros((2, copying.LANES if stream else 0), np.uint64),
-        zonelist,
-        small,
-        large,
-        rule,
-        cpu,
-        np.uint64(Mode[asked.mode.upper()]),
-        np.uint64(batch_pages),
-        np.uint64(mem.geometry.hpage_pmd_order),
-        np.uint64(mem.geometry.transparent_hugepage),
-        np.uint64(asked.splits),
-        np.uint64("split_partially_mapped" in mem.geometry.features),
-        np.uint64(asked.reason == "longterm_pin"),
-        np.uint64(asked.reason == "memory_failure"),
-        np.uint64(asked.memalloc),
+        rows=np.zeros(room, np.uint64),
+        targets=np.zeros(room, np.uint64),
+        orders=np.zeros(room, np.uint64),
+        thp=np.zeros(room, np.int64),
+        parents=np.full(room, -1, np.int64),
+        status=np.full(room, Errno.NOT_TRIED, np.int64),
+        lists=np.zeros((len(List), room), np.uint64),
+        sizes=np.zeros(len(List) + 1, np.int64),
+        counts=np.zeros(len(Count), np.int64),
+        step=np.zeros(len(Step), np.int64),
+        lanes=np.zeros((2, 0), np.uint64),
+        zonelist=zonelist,
+        small=small,
+        large=large,
+        copy=rule,
+        cpu=cpu,
+        mode=np.uint64(Mode[asked.mode.upper()]),
+        batch_pages=np.uint64(1 << mem.geometry.hpage_pmd_order),
+        pmd_order=np.uint64(mem.geometry.hpage_pmd_order),
+        moves_thp=np.uint64(mem.geometry.transparent_hugepage),
+        splits=np.uint64(asked.splits),
+        splits_partial=np.uint64("split_partially_mapped" in mem.geometry.features),
+        longterm_pin=np.uint64(asked.reason == "longterm_pin"),
+        keeps_sources=np.uint64(asked.reason == "memory_failure"),
+        memalloc=np.uint64(asked.memalloc),
+        compact=NO_COMPACTION,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError
+from memmodel.kernels.compact_control import CompactResult
 from memmodel.sources.gfp import Gfp
 from memmodel.state.layout import Alloc, ZoneType
 from memmodel.state.machine import Machine
@@ -32,18 +33,6 @@ __all__ = [
 SWAP_CLUSTER_MAX = 32
 
 Rows = npt.NDArray[np.uint64]
-
-
-class CompactResult(IntEnum):
-    """enum compact_result, as far as a request sees it (include/linux/compaction.h)."""
-
-    SKIPPED = 1
-    DEFERRED = 2
-    NO_SUITABLE_PAGE = 3
-    COMPLETE = 5
-    PARTIAL_SKIPPED = 6
-    CONTENDED = 7
-    SUCCESS = 8
 
 
 class CompactPriority(IntEnum):

@@ -223,6 +223,8 @@ class SlowPath:
         else:
             handle = self.adopt(answer.captured)
         vmstat[Vmstat.COMPACT_FAIL if handle < 0 else Vmstat.COMPACT_SUCCESS] += 1
+        if handle >= 0:
+            kernels.note_compacted(self.mem.state, np.int64(handle), self.request.order)
         return handle
 
     def adopt(self, row: int) -> int:

@@ -1,6 +1,6 @@
 """The model's lists, and how they differ from a dump or a snapshot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from memmodel.sources.records import FreeLists, IntArray, Snapshot, ZoneLists
 from memmodel.state.layout import (
     MIGRATE_TYPES,
     NR_PCP_LISTS,
+    BlockBit,
     ZoneType,
     block_types,
     free_list_head,
@@ -34,21 +35,23 @@ class SnapshotComparison:
     counters_equal: bool
     """count, high and free_count of the per-CPU sets, free counters and watermark boosts of the zones."""
     differences: tuple[str, ...] = ()
+    compaction_equal: bool | None = None
+    """What compaction remembers: deferral, cached positions, skip hints; None where it is not predicted."""
 
     @property
     def equal(self) -> bool:
         """All of it."""
-        return self.free_lists_equal and self.pcp_lists_equal and self.pageblocks_equal and self.counters_equal
+        lists = self.free_lists_equal and self.pcp_lists_equal and self.pageblocks_equal
+        return lists and self.counters_equal and self.compaction_equal is not False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        names = ("label", "free_lists_equal", "pcp_lists_equal", "pageblocks_equal", "counters_equal", "differences")
-        return {name: getattr(self, name) for name in names}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def compare_dump(mem: Machine, dump: FreeLists) -> SnapshotComparison:
-    """A dump against the model: free lists in order, per-CPU lists, pageblock types, counters."""
-    found: dict[str, list[str]] = {"free": [], "pcp": [], "blocks": [], "counters": []}
+def compare_dump(mem: Machine, dump: FreeLists, predicts: bool = False) -> SnapshotComparison:
+    """A dump against the model: free lists in order, per-CPU lists, pageblock types, counters, compaction's memory."""
+    found: dict[str, list[str]] = {"free": [], "pcp": [], "blocks": [], "counters": [], "compaction": []}
     for lists in dump.zones:
         row = int(mem.index(lists.start_pfn))
         zone = int(mem.state.pages["zone"][row])
@@ -63,10 +66,12 @@ def compare_dump(mem: Machine, dump: FreeLists) -> SnapshotComparison:
         ):
             if real is not None and int(record[name]) != real:
                 found["counters"].append(f"{lists.name}: {name} {int(record[name])}, kernel {real}")
+        if predicts:
+            _compare_compaction(mem, zone, lists, found["compaction"])
     differences = tuple(text for texts in found.values() for text in texts[:5])
-    return SnapshotComparison(
-        dump.label, not found["free"], not found["pcp"], not found["blocks"], not found["counters"], differences
-    )
+    free, pcp, blocks, counters = (not found[what] for what in ("free", "pcp", "blocks", "counters"))
+    compaction = not found["compaction"] if predicts else None
+    return SnapshotComparison(dump.label, free, pcp, blocks, counters, differences, compaction)
 
 
 def compare_buddyinfo(mem: Machine, snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -116,6 +121,33 @@ def _compare_blocks(mem: Machine, lists: ZoneLists, texts: list[str]) -> None:
     for place in np.flatnonzero(types != lists.block_migratetypes).tolist():
         pfn, mine, real = int(lists.block_pfns[place]), int(types[place]), int(lists.block_migratetypes[place])
         texts.append(f"{lists.name}: pageblock {pfn} is of type {mine}, kernel {real}")
+
+
+def _compare_compaction(mem: Machine, zone: int, lists: ZoneLists, texts: list[str]) -> None:
+    record, told = mem.state.zones[zone], lists.compaction
+    first = int(record["start"]) - lists.start_pfn  # row of pfn 0
+    if told is not None:
+        mine = {
+            "compact_considered": int(record["compact_considered"]),
+            "compact_defer_shift": int(record["compact_defer_shift"]),
+            "compact_order_failed": int(record["compact_order_failed"]),
+            "compact_blockskip_flush": int(record["blockskip_flush"]),
+            "compact_cached_free_pfn": _cached(record["cached_free"], first),
+            "compact_cached_migrate_pfn_async": _cached(record["cached_migrate"][0], first),
+            "compact_cached_migrate_pfn_sync": _cached(record["cached_migrate"][1], first),
+        }
+        for name, number in mine.items():
+            if number != getattr(told, name):
+                texts.append(f"{lists.name}: {name} {number}, kernel {getattr(told, name)}")
+    bits = mem.state.blocks["bits"][mem.pfns.index(lists.block_pfns) >> mem.geometry.pageblock_order]
+    wrong = lists.block_pfns[(bits & BlockBit.SKIP != 0) != lists.block_skip]
+    if wrong.size:
+        texts.append(f"{lists.name}: skip hints of {wrong.size} pageblocks, the first {int(wrong[0])}")
+
+
+def _cached(row: Any, first: int) -> int:
+    """The pfn of a position; 0 since boot."""
+    return 0 if row == -1 else int(row) - first
 
 
 def free_list_rows(mem: Machine, zone: int, order: int, migratetype: int) -> IntArray:

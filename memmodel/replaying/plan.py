@@ -16,6 +16,7 @@ from memmodel.kernels.replay_state import (
     request_dtype,
     step_dtype,
 )
+from memmodel.kernels.replaying import STAYS
 from memmodel.kernels.trace_frees import ORPHAN, Frees, tell_frees
 from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.replaying.foresight import chunked_frees, freed_first, kswapd_ends, scan_starts, vmstat_runs
@@ -43,6 +44,11 @@ SELDOM = (
     *(Event.MM_VMSCAN_KSWAPD_WAKE, Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN, Event.MM_VMSCAN_DIRECT_RECLAIM_END),
     Event.DUMP_BEGIN,
 )
+# What a predicted compaction is compared with, beside these.
+SAID = (
+    *(Event.MM_COMPACTION_ISOLATE_FREEPAGES, Event.MM_COMPACTION_SUITABLE, Event.MM_COMPACTION_DEFERRED),
+    *(Event.MM_COMPACTION_DEFER_COMPACTION, Event.MM_COMPACTION_DEFER_RESET, Event.LIST_ROTATE_LAST),
+)
 # Functions whose list operations a replay may know: compaction's and CMA's isolation, compaction's rotation.
 ISOLATES = ("__isolate_free_page",)
 ROTATES = ("compaction_alloc", "fast_isolate_freepages")
@@ -65,6 +71,8 @@ class Plan:
     """Row of the last page of a range that is freed in chunks -> (first pfn, pfn behind it)."""
     freed_first: IntArray
     """Rows of the pages that are freed before any request gets them."""
+    predicts: bool = False
+    """Whether compactions are predicted, and not followed."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -76,6 +84,7 @@ def make_plan(
     *,
     last_row: int | None = None,
     samples: npt.NDArray[np.int64] | None = None,
+    predicts: bool = False,
 ) -> Plan:
     """All steps of a trace from a row on.
 
@@ -87,6 +96,8 @@ def make_plan(
         The row before which it ends.
     samples
         Rows before which the request log shall have a sample.
+    predicts
+        Whether compactions are predicted, and not followed.
 
     Raises
     ------
@@ -95,6 +106,10 @@ def make_plan(
     """
     check_cpus(mem, trace, first_row)
     actions = _actions(trace)
+    if predicts:
+        actions[np.isin(trace.event, SAID)] = Action.SELDOM
+        compacts = np.isin(trace.pid, trace.pid[trace.rows(Event.MM_COMPACTION_BEGIN)])
+        actions[(trace.event == Event.TLB_FLUSH) & compacts] = Action.SELDOM
     actions[:first_row] = -1
     if last_row is not None:
         actions[last_row:] = -1
@@ -112,7 +127,7 @@ def make_plan(
         before[Action.SAMPLE] = samples
     steps = _steps(trace, actions, indices, kind_of_row, before)
     course = fresh_course(steps.view(np.recarray), *request_table(mem, kinds, node))
-    return Plan(course, kinds, ends, scan_starts(trace, actions), ranges, freed_first(steps), problems)
+    return Plan(course, kinds, ends, scan_starts(trace, actions), ranges, freed_first(steps), predicts, problems)
 
 
 def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n_logged: int = 0) -> Course:
@@ -203,6 +218,8 @@ def request_table(mem: Machine, kinds: list[Kind], node: int) -> tuple[npt.NDArr
     table, zonelists = np.zeros(len(kinds), request_dtype), list[int]()
     for number, (order, gfp) in enumerate(kinds):
         zones, request = requested(mem, gfp, order, node, joins_lru(gfp))
+        if request.lru and not gfp.is_movable:  # ramfs
+            request = request._replace(lru=STAYS)
         table[number] = (*request, len(zonelists), len(zonelists) + zones.size)
         zonelists += zones.tolist()
     return table.view(np.recarray), np.array(zonelists, np.uint64)

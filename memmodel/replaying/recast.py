@@ -14,6 +14,7 @@ from memmodel.state.build import PfnMap
 from memmodel.state.from_placement import from_placement
 from memmodel.state.layout import (
     MIGRATE_TYPES,
+    NONE,
     NR_PCP_LISTS,
     BlockBit,
     Kind,
@@ -59,9 +60,18 @@ def placement_of(mem: Machine) -> Placement:
         page_kind=(pages["state"] >> 4).astype(np.uint8),
         page_flags=np.asarray(pages["pg_flags"]).copy(),
         page_order=(pages["state"] & 15).astype(np.uint8),
+        page_bits=_folio_bits(mem),
         assumed=(),
         differences=(),
     )
+
+
+def _folio_bits(mem: Machine) -> npt.NDArray[np.uint32]:
+    bits = np.zeros(mem.pfns.n_pages, np.uint32)
+    folios = mem.state.folios[: int(mem.state.slots[1])]
+    live = folios[folios["index"] != NONE]
+    bits[live["index"]] = live["bits"]
+    return bits
 
 
 def _zone(mem: Machine, number: int) -> ZoneLists:

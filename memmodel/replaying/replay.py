@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memmodel.errors import one_of
 from memmodel.geometry import Geometry
 from memmodel.kernels.pcp import refresh_cpu_vm_stats
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.comparing import compare_buddyinfo
 from memmodel.replaying.plan import Plan, make_plan
+from memmodel.replaying.predicted import PredictedRun
 from memmodel.replaying.report import Report
 from memmodel.replaying.run import Run
 from memmodel.replaying.start import Start, end_row, read_start
-from memmodel.sources.ftrace import Trace, read_trace
+from memmodel.sources.ftrace import Event, Trace, read_trace
 from memmodel.sources.reading import PathLike
 from memmodel.sources.records import FreeLists, Snapshot
 from memmodel.sources.snapshot import read_snapshot
@@ -33,6 +35,7 @@ def replay(
     kernel: str | None = None,
     geometry: Geometry | None = None,
     node: int = 0,
+    compaction: str | None = None,
 ) -> Report:
     """Predict every allocation of a recorded trace from its request and the model's own state.
 
@@ -53,6 +56,9 @@ def replay(
         Of the kernel, in place of `kernel`.
     node
         Node of the CPUs that make requests.
+    compaction
+        "given": the free blocks that it isolates and the lists that it rotates are taken from the trace; "predicted":
+        only that it begins is. If not given, predicted where the trace does not have them.
 
     Returns
     -------
@@ -66,7 +72,8 @@ def replay(
     if not isinstance(trace, Trace):
         trace = read_trace(trace)
     base = read_start(start, trace, kernel, geometry)
-    plan = make_plan(base.memory, trace, base.first_row, node, last_row=end_row(trace, end))
+    predicts = _predicts(trace, compaction)
+    plan = make_plan(base.memory, trace, base.first_row, node, last_row=end_row(trace, end), predicts=predicts)
     hidden, whole = find_hidden(base, trace, plan, node)
     run = whole or begin(base, trace, plan, hidden, node)
     report = run.report if whole else run.run()
@@ -75,6 +82,14 @@ def replay(
     report.kernel = base.memory.geometry.kernel
     report.not_claimed = _not_claimed(base, trace, report, len(run.dumps))
     return report
+
+
+def _predicts(trace: Trace, compaction: str | None) -> bool:
+    """Whether compaction is predicted: where the trace does not say what it isolates nothing else can be done."""
+    if compaction is not None:
+        return one_of(compaction, ("given", "predicted"), "compaction") == "predicted"
+    compacts = bool(trace.rows(Event.MM_COMPACTION_BEGIN).size)
+    return compacts and not trace.rows(Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES).size
 
 
 def _not_claimed(base: Start, trace: Trace, report: Report, n_dumps_left: int) -> list[str]:
@@ -144,7 +159,7 @@ def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log:
             refresh_cpu_vm_stats(mem.state, np.uint64(cpu))
     if _assume_lru(mem, plan):
         inferred["LRU state at the start"] = 1
-    run = Run(mem, trace, plan, base.dumps[1:], node, log)
+    run = (PredictedRun if plan.predicts else Run)(mem, trace, plan, base.dumps[1:], node, log)
     run.report.inferred.update(inferred)
     run.report.files = {**mem.files, trace.source: trace.sha256}
     return run

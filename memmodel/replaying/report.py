@@ -47,6 +47,8 @@ class Report:
     n_unused_targets: int = 0
     given: Counter[str] = field(default_factory=Counter)
     inferred: Counter[str] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
+    """What compaction did, where that is predicted."""
     mismatches: list[Mismatch] = field(default_factory=list)
     n_mismatches: Counter[str] = field(default_factory=Counter)
     snapshots: list[SnapshotComparison] = field(default_factory=list)
@@ -119,6 +121,7 @@ class Report:
             *((f"  {kind}", count) for kind, count in self.n_mismatches.most_common()),
             *((f"given: {what}", count) for what, count in self.given.items()),
             *((f"inferred: {what}", count) for what, count in self.inferred.items()),
+            *((f"predicted: {what}", count) for what, count in self.predicted.items()),
             ("lost events", self.lost_events),
         ]
         lines = [table(facts)]
@@ -142,6 +145,7 @@ class Report:
             "mismatches_by_kind": dict(self.n_mismatches),
             "given": dict(self.given),
             "inferred": dict(self.inferred),
+            "predicted": dict(self.predicted),
             "lost_events": self.lost_events,
             "problems": [f"{self.source}:{problem.line}: {problem.text}" for problem in self.problems],
             "not_claimed": self.not_claimed,

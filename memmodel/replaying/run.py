@@ -1,7 +1,7 @@
 """The replay itself: the compiled loop over the steps, and what happens seldom."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from memmodel.kernels.page_alloc import Request, unreserve_highatomic
 from memmodel.kernels.pcp import drain_all_pages, refresh_cpu_vm_stats
 from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, leave_range, one_attempt, put_in_step
 from memmodel.kernels.replay_state import Action, Stop, step_dtype
-from memmodel.kernels.replaying import give_out_step, run_steps
+from memmodel.kernels.replaying import STAYS, give_out_step, run_steps
 from memmodel.kernels.request_log import note_failed
 from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.memory import PhysicalMemory
@@ -46,6 +46,11 @@ class Waiting(NamedTuple):
 class Run:
     """One replay of a trace against a memory, which it changes."""
 
+    handlers: ClassVar[dict[int, Callable[[Any, int], None]]]
+    """What is done at a row of the trace, by its event."""
+    actions: ClassVar[dict[int, Callable[[Any, int], None]]]
+    """What is done at a step, by its action."""
+
     def __init__(
         self,
         mem: PhysicalMemory,
@@ -66,7 +71,10 @@ class Run:
         self.boosts: dict[int, npt.NDArray[np.int64]] = {}  # pid of a kswapd that runs -> [zones], -1 if not its own
         self.isolated: dict[int, list[tuple[int, int]]] = {}  # pid -> ranges of rows with migration sources
         self.cma = CmaArea(mem)
+        self.again = False
         self.batch_size = np.uint64(mem.state.lru["size"][0])
+        lru_of_step = self.course.requests["lru"][self.steps["request"]] if self.course.requests.size else np.zeros(0)
+        mem.reserve_folios(int(np.count_nonzero((lru_of_step == STAYS) & (self.steps["action"] == Action.ALLOC))))
 
     def run(self, stop_at_first: bool = False) -> Report:
         """All steps, or those up to the first difference."""
@@ -80,7 +88,8 @@ class Run:
                 forced = number  # once more, and then on
                 continue
             self._handle(number, stop)
-            number += 1
+            number += not self.again  # that step is done as usual
+            self.again = False
             if stop_at_first and self.report.differs:
                 break
         if stop == END:
@@ -96,11 +105,11 @@ class Run:
         elif stop != SELDOM:
             self._contradiction(number)
         else:
-            ACTIONS[int(self.steps[number]["action"])](self, number)
+            self.actions[int(self.steps[number]["action"])](self, number)
 
     def _event(self, number: int) -> None:
         row = int(self.steps[number]["row"])
-        HANDLERS[int(self.trace.event[row])](self, row)
+        self.handlers[int(self.trace.event[row])](self, row)
 
     def _vmstat_worker(self, number: int) -> None:
         self.report.given["run of the vmstat worker"] += 1
@@ -413,10 +422,10 @@ class Run:
     def _on_dump(self, row: int) -> None:
         label = self.trace.values(row)["label"]
         if self.dumps and self.dumps[0].label == label:
-            self.report.snapshots.append(compare_dump(self.mem, self.dumps.pop(0)))
+            self.report.snapshots.append(compare_dump(self.mem, self.dumps.pop(0), self.plan.predicts))
 
 
-HANDLERS: dict[int, Callable[[Run, int], None]] = {
+Run.handlers = {
     Event.MM_COMPACTION_BEGIN: Run._on_compaction_begin,
     Event.MM_COMPACTION_END: Run._on_compaction_end,
     Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: Run._on_isolate_migratepages,
@@ -436,7 +445,7 @@ HANDLERS: dict[int, Callable[[Run, int], None]] = {
     Event.MM_VMSCAN_DIRECT_RECLAIM_END: Run._on_reclaim_end,
     Event.DUMP_BEGIN: Run._on_dump,
 }
-ACTIONS: dict[int, Callable[[Run, int], None]] = {
+Run.actions = {
     Action.ALLOC.value: Run._late_alloc,
     Action.SELDOM.value: Run._event,
     Action.KSWAPD_END.value: Run._kswapd_ended,

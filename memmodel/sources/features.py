@@ -60,6 +60,16 @@ FEATURES: Mapping[str, Feature] = {
     "batched_migration": Feature((6, 3, 0), "migrate_pages() unmaps and flushes up to 512 base pages together"),
     "max_order_inclusive": Feature((6, 4, 0), "CONFIG_ARCH_FORCE_MAX_ORDER is the largest order, not one more"),
     "pcp_autotune": Feature((6, 7, 0), "per-CPU lists tune their high mark (high_min, high_max, alloc_factor)"),
+    "compaction_counts_pages": Feature(
+        (6, 6, 0),
+        "what compaction's scanners pass over whole counts as scanned, and a marked pageblock is left at once",
+        unsure=((6, 2, 0), (6, 6, 0)),
+    ),
+    "compaction_rescans": Feature(
+        (6, 6, 0),
+        "a pageblock of which a page did not move is finished at once; before, the rest of it is left out",
+        unsure=((6, 2, 0), (6, 6, 0)),
+    ),
     "mthp": Feature((6, 8, 0), "anonymous faults may take large folios below the PMD order"),
     "large_folio_compaction": Feature(
         (6, 10, 0), "compaction moves large folios whole", unsure=((6, 9, 0), (6, 10, 0))
@@ -148,6 +158,16 @@ FEATURES: Mapping[str, Feature] = {
         (7, 2, 0), "contiguous ranges are freed in maximal aligned chunks, not page by page", unsure=_READ_IN_7_2
     ),
     "compact_gap_capped": Feature((7, 2, 0), "compact_gap() is at most 32 pages", unsure=_READ_IN_7_2),
+    "proactive_scaled": Feature(
+        (7, 2, 0),
+        "the marks of the fragmentation score lie closer together where proactiveness is high",
+        unsure=_READ_IN_7_2,
+    ),
+    "compact_suitable_mark": Feature(
+        (7, 2, 0),
+        "compaction needs room for its targets above the request's own watermark, costly async ones at once",
+        unsure=_READ_IN_7_2,
+    ),
     "compact_first_once": Feature(
         (7, 2, 0), "the slow path is one loop; costly NORETRY requests get a round of reclaim", unsure=_READ_IN_7_2
     ),

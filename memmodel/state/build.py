@@ -199,6 +199,8 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
             pages["zone"][first : last + 1] = i
         zones[i]["start"], zones[i]["end"] = first, last + 1
         zones[i]["node"], zones[i]["zone_type"] = span.node, span.zone_type
+    for name in ("cached_free", "cached_migrate", "init_free", "init_migrate"):
+        zones[name] = -1
     outside = 0
     for start, end in sorted(zip(zones["start"].tolist(), zones["end"].tolist(), strict=True)):
         pages["state"][outside:start] = Kind.HOLE << 4

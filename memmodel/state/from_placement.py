@@ -8,7 +8,7 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
 from memmodel.sources.records import FreeLists, ZoneLists
-from memmodel.state.build import PfnMap, ZoneSpan, empty_memory, size_memory
+from memmodel.state.build import PfnMap, ZoneSpan, empty_memory, grow_folios, size_memory
 from memmodel.state.layout import (
     NONE,
     BlockBit,
@@ -77,6 +77,8 @@ def from_placement(geometry: Geometry, placement: Placement, sysctls: Sysctls | 
         _fill_lists(memory, pfns, number, zone)
         _fill_blocks(memory, pfns, number, zone)
         _fill_pcp(memory, pfns, number, zone)
+        _fill_compaction(memory, number, zone)
+    memory = _fill_folios(memory, lists, placement)
     memory.failure["num_poisoned"] = np.count_nonzero(memory.pages["pg_flags"] & PageFlag.HWPOISON)
     return memory, pfns
 
@@ -105,6 +107,22 @@ def _fill_pages(memory: Memory, number: int, zone: ZoneLists, placement: Placeme
     rows["refcount"][(kind == Kind.USED) | (kind == Kind.HWPOISON)] = 1
 
 
+def _fill_folios(memory: Memory, lists: FreeLists, placement: Placement) -> Memory:
+    """Folios of which there is more to say than their flags: nobody holds a handle of them yet."""
+    told = np.zeros(int(memory.params.n_pages), np.uint32)
+    for number, zone in enumerate(lists.zones):
+        first, row = zone.start_pfn - placement.first_pfn, int(memory.zones[number]["start"])
+        told[row : row + zone.spanned_pages] = placement.page_bits[first : first + zone.spanned_pages]
+    rows = np.flatnonzero(told)
+    memory = grow_folios(memory, rows.size)
+    slots = np.arange(rows.size)
+    for name, values in (("index", rows), ("mms", 1), ("bits", told[rows])):
+        memory.folios[name][slots] = values
+    memory.pages["next"][rows] = slots
+    memory.slots[:2] = rows.size
+    return memory
+
+
 def _fill_lists(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> None:
     record = memory.zones[number]
     for (order, migratetype), blocks in zone.lists.items():
@@ -129,6 +147,19 @@ def _fill_pcp(memory: Memory, pfns: PfnMap, number: int, zone: ZoneLists) -> Non
             _link(memory, pcp_list_head(params, number, pcp.cpu, pindex), rows)
             memory.pages["refcount"][rows] = memory.blocks["migratetype"][rows >> int(params.pageblock_order)]
             record["count"] += np.uint32((1 << (memory.pages["state"][rows] & 15).astype(np.int64)).sum())
+
+
+def _fill_compaction(memory: Memory, number: int, zone: ZoneLists) -> None:
+    """What compaction remembers. A position outside the zone, such as 0 since boot, is none."""
+    told, record = zone.compaction, memory.zones[number]
+    if told is None:
+        return
+    record["compact_considered"], record["compact_defer_shift"] = told.compact_considered, told.compact_defer_shift
+    record["compact_order_failed"], record["blockskip_flush"] = told.compact_order_failed, told.compact_blockskip_flush
+    cached = (told.compact_cached_migrate_pfn_async, told.compact_cached_migrate_pfn_sync, told.compact_cached_free_pfn)
+    first = int(record["start"]) - zone.start_pfn
+    rows = [pfn + first if zone.start_pfn <= pfn < zone.end_pfn else -1 for pfn in cached]
+    record["cached_migrate"], record["cached_free"] = rows[:2], rows[2]
 
 
 def _link(memory: Memory, head: int, rows: npt.NDArray[np.int64]) -> None:

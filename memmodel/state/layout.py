@@ -17,6 +17,7 @@ __all__ = [
     "NR_ORDERS",
     "NR_PCP_LISTS",
     "PRIVATE_LISTS",
+    "RAMFS_BITS",
     "SLOT_CHAINS",
     "TARGETS",
     "Alloc",
@@ -151,6 +152,12 @@ class Mapping(IntEnum):
     KERNEL = 9  # not user memory
 
 
+RAMFS_BITS = (
+    Mapping.RAMFS << MAPPING_SHIFT | FolioBit.FILE | FolioBit.DIRTY | FolioBit.UPTODATE | FolioBit.NO_MIGRATE_FOLIO
+)
+"""Of a page of ramfs: written once, never written back, and never moved."""
+
+
 class BlockBit(IntFlag):
     """Pageblock bits beside the migratetype."""
 
@@ -187,6 +194,12 @@ class Feature(IntFlag):
     KPAGEFLAGS_OF_FOLIO = 1 << 22  # 6.12: every page of a folio shows the folio's flags
     KPAGEFLAGS_KSM = 1 << 23  # 6.12: KSM shows on every anonymous page
     KPAGEFLAGS_KSM_EXACT = 1 << 24  # 7.3: and no more
+    LARGE_FOLIO_COMPACTION = 1 << 25  # 6.10: compaction moves large folios whole, into large targets
+    COMPACTION_COUNTS_PAGES = 1 << 26  # 6.6: what the scanners pass over counts as scanned
+    COMPACTION_RESCANS = 1 << 27  # 6.6: a pageblock of which a page did not move is finished at once
+    PAGEBLOCK_ORDER_SOURCES = 1 << 28  # 7.2: who wants a pageblock or more takes sources as a movable request does
+    COMPACT_SUITABLE_MARK = 1 << 29  # 7.2: compaction needs its targets above the request's own watermark
+    COMPACT_GAP_CAPPED = 1 << 30  # 7.2: compact_gap() is at most 32 pages
 
 
 class ZoneFlag(IntFlag):
@@ -259,6 +272,12 @@ class Vmstat(IntEnum):
     THP_MIGRATION_SPLIT = 28
     THP_SPLIT_PAGE = 29
     THP_SPLIT_PAGE_FAILED = 30
+    COMPACT_MIGRATE_SCANNED = 31
+    COMPACT_FREE_SCANNED = 32
+    COMPACT_ISOLATED = 33
+    COMPACT_DAEMON_WAKE = 34
+    COMPACT_DAEMON_MIGRATE_SCANNED = 35
+    COMPACT_DAEMON_FREE_SCANNED = 36
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -306,8 +325,16 @@ zone_dtype = np.dtype(
         ("nr_isolate_pageblock", "u8"),
         ("stat_threshold", "i8"),  # a CPU's difference beyond it is folded into the counters
         ("captured", "u4"),  # row of the page that the compacting task got, or NONE
+        ("compact_considered", "u4"),  # requests since compaction was deferred
+        ("cached_free", "i8"),  # rows where the scanners of compaction go on, -1: as at boot (compact_cached_free_pfn)
+        ("cached_migrate", "i8", (2,)),  # of asynchronous compaction, and of the others
+        ("init_migrate", "i8"),  # where they began after the last reset of skip hints
+        ("init_free", "i8"),
         ("capture_order", "u1"),  # that it waits for; NR_ORDERS: no task does
         ("capture_type", "u1"),  # and its migratetype
+        ("blockskip_flush", "u1"),  # compact_blockskip_flush: skip hints may be reset
+        ("compact_defer_shift", "u1"),
+        ("compact_order_failed", "u1"),  # the least order that failed
         ("flags", "u1"),  # ZoneFlag
         ("node", "u1"),
         ("zone_type", "u1"),

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from memmodel.sources.kpageflags import has_flag
 from memmodel.sources.records import BoolArray, FreeLists, IntArray, UIntArray, ZoneLists, zone_label
-from memmodel.state.layout import Kind, PageFlag
+from memmodel.state.layout import RAMFS_BITS, FolioBit, Kind, PageFlag
 
 __all__ = ["PageUse", "use_of_pages"]
 
@@ -33,6 +33,8 @@ class PageUse:
     kind: Bytes
     flags: Bytes
     order: Bytes
+    bits: npt.NDArray[np.uint32]
+    """`FolioBit` of folios on LRU lists that are no plain anonymous memory to compaction."""
     assumed: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
@@ -47,7 +49,7 @@ def use_of_pages(lists: FreeLists, kpageflags: UIntArray | None) -> PageUse:
     first = min(zone.start_pfn for zone in lists.zones) // whole * whole
     end = -(-max(zone.end_pfn for zone in lists.zones) // whole) * whole
     kind = np.full(end - first, Kind.HOLE, np.uint8)
-    use = PageUse(first, kind, np.zeros_like(kind), np.zeros_like(kind))
+    use = PageUse(first, kind, np.zeros_like(kind), np.zeros_like(kind), np.zeros(kind.size, np.uint32))
     for zone in lists.zones:
         here = slice(zone.start_pfn - first, zone.end_pfn - first)
         if kpageflags is None:
@@ -90,9 +92,20 @@ def _put_flags(use: PageUse, here: slice, flags: UIntArray, listed: BoolArray) -
     kind[has_flag(flags, "NOPAGE")] = Kind.HOLE
     use.kind[here] = np.where(listed, use.kind[here], kind)
     use.order[here][heads] = orders
+    use.bits[here][kind == Kind.USED] = _folio_bits(flags)[kind == Kind.USED]
     for name, flag in _FLAGS.items():
         use.flags[here][has_flag(flags, name)] |= np.uint8(flag)
     return broken
+
+
+def _folio_bits(flags: UIntArray) -> npt.NDArray[np.uint32]:
+    """Mlocked folios, and page cache that stays where it is.
+
+    What is on the unevictable list, is neither mlocked nor of shared memory, and of a file, is of ramfs.
+    """
+    bits = np.where(has_flag(flags, "MLOCKED"), FolioBit.MLOCKED, 0)
+    kept = has_flag(flags, "UNEVICTABLE") & ~has_flag(flags, "MLOCKED", "ANON", "SWAPBACKED")
+    return np.where(has_flag(flags, "LRU"), np.where(kept, RAMFS_BITS, bits), 0).astype(np.uint32)
 
 
 def _folios(flags: UIntArray, start: int) -> tuple[IntArray, IntArray, BoolArray, int]:

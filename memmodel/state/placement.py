@@ -41,8 +41,9 @@ MAX_PAGES = 1 << 31
 class Placement:
     """Free lists, and what every page from `first_pfn` on is.
 
-    `page_kind` (`Kind`, with TAIL for all pages of a block or folio but the first), `page_flags` (`PageFlag`) and
-    `page_order` (of the block or folio that begins here) have one entry a pfn; pages outside all zones are holes.
+    `page_kind` (`Kind`, with TAIL for all pages of a block or folio but the first), `page_flags` (`PageFlag`),
+    `page_order` (of the block or folio that begins here) and `page_bits` (`FolioBit`) have one entry a pfn; pages
+    outside all zones are holes.
     `source` is "dump", "kpageflags" or "drawn". `assumed` has one line for each thing that no file says,
     `differences` one for each that cannot be placed as the files count it.
     """
@@ -53,6 +54,7 @@ class Placement:
     page_kind: npt.NDArray[np.uint8]
     page_flags: npt.NDArray[np.uint8]
     page_order: npt.NDArray[np.uint8]
+    page_bits: npt.NDArray[np.uint32]
     assumed: tuple[str, ...]
     differences: tuple[str, ...]
 
@@ -89,6 +91,7 @@ def place(snapshot: Snapshot, *, seed: int = 0) -> Placement:
         page_kind=use.kind,
         page_flags=use.flags,
         page_order=use.order,
+        page_bits=use.bits,
         assumed=(*assumed, *use.assumed),
         differences=(*differences, *use.differences),
     )

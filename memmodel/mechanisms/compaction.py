@@ -1,0 +1,327 @@
+"""Compaction: for a request, by kcompactd, of all memory, or because the machine's memory is fragmented."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.errors import InputError, one_of
+from memmodel.kernels import compact_run as kernels
+from memmodel.kernels.buddy import count_free
+from memmodel.kernels.compact_control import ALL_ORDERS, CLUSTER_MAX, Compact, control_dtype, said_dtype
+from memmodel.kernels.lru import drain_lru
+from memmodel.kernels.migration_job import Mode
+from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
+from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
+from memmodel.mechanisms.tlb import Tlb
+from memmodel.state.fragmentation import fragmentation_score_node
+from memmodel.state.layout import NONE, MigrateType, Vmstat, ZoneType
+from memmodel.state.machine import Machine
+
+__all__ = [
+    "CompactionOutcome",
+    "compact_memory",
+    "compact_zone",
+    "run_kcompactd",
+    "run_proactive_compaction",
+    "try_to_compact_pages",
+]
+
+COUNTERS = (
+    *(Vmstat.COMPACT_MIGRATE_SCANNED, Vmstat.COMPACT_FREE_SCANNED, Vmstat.COMPACT_ISOLATED),
+    *(Vmstat.PGMIGRATE_SUCCESS, Vmstat.PGMIGRATE_FAIL),
+)
+
+
+class CompactionOutcome(NamedTuple):
+    """What runs of compaction did; scanned and isolated as /proc/vmstat counts them."""
+
+    results: dict[str, CompactResult]
+    """How each zone's run ended, by "node:zone"; zones that were left alone are missing."""
+    compact_migrate_scanned: int
+    """Pages that the migration scanner looked at."""
+    compact_free_scanned: int
+    """Pages that the free scanner looked at."""
+    compact_isolated: int
+    """Pages taken off LRU lists as sources and off free lists as targets."""
+    pgmigrate_success: int
+    pgmigrate_fail: int
+
+    @property
+    def result(self) -> CompactResult:
+        """The best of them."""
+        return max(self.results.values(), default=CompactResult.SKIPPED)
+
+
+def compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
+    """A task of a CPU that compacts, made once and kept with the machine; the folio table has room for what it splits.
+
+    Raises
+    ------
+    InputError
+        If a page has a latent error, and migration cannot survive it.
+    """
+    if np.any(mem.state.ue_pages) and "migration_mc_copy" not in mem.geometry.features:
+        raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
+    mem.reserve_folios(mem.geometry.pageblock_nr_pages)
+    key = ("compactor", int(cpu))
+    if key not in mem.requests:
+        mem.requests[key] = _new_compactor(mem, cpu)
+    task: kernels.Compactor = mem.requests[key]
+    return task
+
+
+def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
+    room = mem.geometry.pageblock_nr_pages + CLUSTER_MAX
+    control, said = np.zeros(1, control_dtype), np.zeros(0, said_dtype)
+    compact = Compact(control.view(np.recarray), np.zeros(room, np.uint64), said.view(np.recarray))
+    starts = mem.state.zones["start"].astype(np.int64)
+    return kernels.Compactor(
+        tlb=Tlb(mem.geometry, mem.cpus, [[int(cpu)]]).state,
+        job=migration_job(mem, CALLERS["compaction"], room, cpu, compact),
+        compact=compact,
+        pfn_0=starts - mem.pfns.pfn(starts),
+        one_by_one=np.uint64("batched_migration" not in mem.geometry.features),
+    )
+
+
+def prepare(mem: Machine, cpu: np.uint64, order: int, mode: Mode, migratetype: int, **bits: int) -> kernels.Compactor:
+    """The task with a fresh struct compact_control."""
+    task = compactor(mem, cpu)
+    control = task.compact.control.view(control_dtype, np.ndarray)
+    control[...] = np.zeros(1, control_dtype)
+    values = {"order": order, "search_order": order, "mode": mode, "migratetype": migratetype, **bits}
+    for name, value in values.items():
+        control[name] = value
+    control["cpu"], control["pmd_order"] = cpu, mem.geometry.hpage_pmd_order
+    return task._replace(job=task.job._replace(mode=np.uint64(mode)))
+
+
+def try_to_compact_pages(mem: Machine, request: CompactRequest) -> Compaction:
+    """Compact for a request, zone by zone up to the first success: the policy of Linux, for `alloc_pages(compact=)`.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    request
+        Zones, order, gfp flags, migratetype and priority. SYNC_FULL looks at all pageblocks of a zone and ignores skip
+        hints and deferral.
+
+    Returns
+    -------
+    The best result of the zones, and the block that was captured while its pages were freed, if one was.
+
+    References
+    ----------
+    mm/compaction.c: try_to_compact_pages, compact_zone_order, Linux 6.1, 6.12.117 and 7.3.
+    """
+    cpu = mem.check_cpu(request.cpu)
+    hardest = int(request.priority == CompactPriority.SYNC_FULL)
+    mode = Mode.ASYNC if request.priority == CompactPriority.ASYNC else Mode.SYNC_LIGHT
+    bits = dict.fromkeys(("whole_zone", "ignore_skip", "ignore_suitable"), hardest)
+    bits |= {"direct": 1, "highest": request.highest, "alloc_flags": request.alloc_flags}
+    bits["no_fs"] = int("__GFP_FS" not in request.gfp)
+    task = prepare(mem, cpu, request.order, mode, request.migratetype, **bits)
+    result, captured = kernels.try_to_compact_pages(mem.state, task, request.zones)
+    return Compaction(CompactResult(int(result)), None if captured == NONE else int(captured))
+
+
+def compact_zone(  # noqa: PLR0913 - which zone, what for, how hard, by keyword
+    mem: Machine,
+    zone: str = "Normal",
+    order: int | None = None,
+    mode: str = "sync_light",
+    *,
+    node: int = 0,
+    cpu: int = 0,
+    migratetype: str = "unmovable",
+    whole_zone: bool = False,
+) -> CompactionOutcome:
+    """Compact one zone until a block of an order is free, or the scanners meet.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    zone
+        Its name, as /proc prints it.
+    order
+        That is wanted; if not given, the whole zone is gone through.
+    mode
+        "async", "sync_light" or "sync": how long migration waits.
+    node, cpu
+        Where.
+    migratetype
+        Of the block that is wanted.
+    whole_zone
+        From the zone's ends, and without skip hints, not from where the last run stopped.
+
+    Returns
+    -------
+    How it ended, and its counts.
+
+    Raises
+    ------
+    InputError
+        If there is no such zone, or another argument is outside its range.
+
+    References
+    ----------
+    mm/compaction.c: compact_zone, Linux 6.1, 6.12.117 and 7.3.
+    """
+    on_cpu = mem.check_cpu(cpu)
+    row = _zone_row(mem, node, zone)
+    wanted = ALL_ORDERS if order is None else whole_number(order, "order", 0, mem.geometry.max_page_order)
+    how = Mode[one_of(mode, MODES, "mode").upper()]
+    kind = MigrateType[one_of(migratetype, ("unmovable", "movable", "reclaimable"), "migratetype").upper()]
+    whole = int(whole_zone or wanted == ALL_ORDERS)
+    highest = int(mem.state.zones["zone_type"][row])
+    task = prepare(mem, on_cpu, wanted, how, kind, whole_zone=whole, ignore_skip=whole, highest=highest)
+    return _counted(mem, lambda: {row: int(kernels.compact_one_zone(mem.state, task, np.uint64(row)))})
+
+
+def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> CompactionOutcome:
+    """Compact all zones, of one node or of all: writing 1 to vm.compact_memory, or to a node's `compact`.
+
+    Raises
+    ------
+    InputError
+        If there is no such node or CPU.
+
+    References
+    ----------
+    mm/compaction.c: compact_nodes, compact_node, Linux 6.12.117.
+    """
+    on_cpu = mem.check_cpu(cpu)
+    nodes = mem.nodes if node is None else [_node(mem, node)]
+    bits = {"whole_zone": 1, "ignore_skip": 1}
+
+    def run() -> dict[int, int]:
+        for number in range(mem.cpus):
+            drain_lru(mem.state, np.uint64(number))
+        rows = [row for number in nodes for row in _populated(mem, number)]
+        return {row: _all_of(mem, on_cpu, row, Mode.SYNC, bits) for row in rows}
+
+    return _counted(mem, run)
+
+
+def run_kcompactd(
+    mem: Machine, node: int = 0, *, order: int, highest: str = "Movable", cpu: int = 0
+) -> CompactionOutcome:
+    """One run of a node's kcompactd, woken for an order.
+
+    Parameters
+    ----------
+    mem
+        Changed in place. Zones that failed not long ago are put off.
+    node
+        Whose kcompactd runs.
+    order, highest
+        Order and highest zone of the request that woke it.
+    cpu
+        That it runs on.
+
+    Raises
+    ------
+    InputError
+        If there is no such node, zone or CPU, or the order is outside its range.
+
+    References
+    ----------
+    mm/compaction.c: kcompactd_do_work, Linux 6.1, 6.12.117 and 7.3.
+    """
+    on_cpu = mem.check_cpu(cpu)
+    names = {kind.label: kind for kind in ZoneType}
+    kind = names[one_of(highest, names, "highest")]
+    wanted = whole_number(order, "order", 0, mem.geometry.max_page_order)
+    zones = mem.state.zones
+    rows = [row for row in _populated(mem, _node(mem, node)) if zones["zone_type"][row] <= kind]
+    highest_row = max(zones["zone_type"][rows].tolist(), default=0)
+    task = prepare(mem, on_cpu, wanted, Mode.SYNC_LIGHT, MigrateType.UNMOVABLE, highest=highest_row)
+    results = np.full(len(zones), -1, np.int64)
+
+    def run() -> dict[int, int]:
+        kernels.compact_for_kcompactd(mem.state, task, np.array(rows, np.uint64), results)
+        return {row: int(results[row]) for row in rows if results[row] >= 0}
+
+    return _counted(mem, run)
+
+
+def run_proactive_compaction(
+    mem: Machine, node: int = 0, *, proactiveness: int = 20, cpu: int = 0
+) -> CompactionOutcome:
+    """One check of a node's fragmentation score; above the high mark its zones are compacted down to the low one.
+
+    Parameters
+    ----------
+    mem
+        Changed in place.
+    node, cpu
+        Where.
+    proactiveness
+        vm.compaction_proactiveness, 0 to 100.
+
+    Raises
+    ------
+    InputError
+        If there is no such node or CPU, or the number is outside its range.
+
+    References
+    ----------
+    mm/compaction.c: should_proactive_compact_node, proactive_compact_node, fragmentation_score_wmark, Linux 6.12.117
+    and (feature proactive_scaled) 7.3.
+    """
+    on_cpu = mem.check_cpu(cpu)
+    level = whole_number(proactiveness, "proactiveness", 0, 100)
+    low, high = _score_marks(mem, level)
+    rows = _populated(mem, _node(mem, node))
+    by_order, present = count_free(mem.state).sum(axis=1)[rows], mem.state.zones["present"][rows]
+    if not level or fragmentation_score_node(by_order, present, mem.geometry.hpage_pmd_order) <= high:
+        return CompactionOutcome({}, 0, 0, 0, 0, 0)
+    bits = {"whole_zone": 1, "ignore_skip": 1, "proactive": 1, "low_score": low}
+    return _counted(mem, lambda: {row: _all_of(mem, on_cpu, row, Mode.SYNC_LIGHT, bits) for row in rows})
+
+
+def _score_marks(mem: Machine, proactiveness: int) -> tuple[int, int]:
+    """Low and high mark of the fragmentation score."""
+    if "proactive_scaled" in mem.geometry.features:
+        low = 100 - proactiveness
+        return low, min(100, low + min(10, low // 2))
+    low = max(100 - proactiveness, 5)
+    return low, min(low + 10, 100)
+
+
+def _all_of(mem: Machine, cpu: np.uint64, row: int, mode: Mode, bits: dict[str, int]) -> int:
+    """Go through a whole zone."""
+    task = prepare(mem, cpu, ALL_ORDERS, mode, MigrateType.UNMOVABLE, **bits)
+    return int(kernels.compact_one_zone(mem.state, task, np.uint64(row)))
+
+
+def _counted(mem: Machine, run: Callable[[], dict[int, int]]) -> CompactionOutcome:
+    before = mem.state.vmstat.copy()
+    results = run()
+    counts = (mem.state.vmstat - before)[list(COUNTERS)].tolist()
+    zones = mem.state.zones
+    names = [f"{int(zone['node'])}:{ZoneType(int(zone['zone_type'])).label}" for zone in zones]
+    return CompactionOutcome({names[row]: CompactResult(result) for row, result in results.items()}, *counts)
+
+
+def _node(mem: Machine, node: int) -> int:
+    if node not in mem.nodes:
+        raise InputError(f"node {node!r}; there are {', '.join(map(str, mem.nodes))}")
+    return int(node)
+
+
+def _populated(mem: Machine, node: int) -> list[int]:
+    """Rows of a node's zones with managed pages, ascending by type."""
+    zones = mem.state.zones
+    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["managed"] > 0))
+    return sorted(rows.tolist(), key=lambda row: int(zones["zone_type"][row]))
+
+
+def _zone_row(mem: Machine, node: int, zone: str) -> int:
+    names = {ZoneType(int(mem.state.zones["zone_type"][row])).label: row for row in _populated(mem, _node(mem, node))}
+    return names[one_of(zone, names, "zone")]
