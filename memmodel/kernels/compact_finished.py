@@ -1,7 +1,7 @@
 """Whether a zone is worth compacting, whether that is done, and how often it is put off after a failure.
 
-mm/compaction.c (compaction_suit_allocation_order, compaction_suitable, __compact_finished, compaction_deferred,
-__reset_isolation_suitable), mm/vmstat.c (__fragmentation_index, extfrag_for_order), 6.12.117.
+mm/compaction.c (compaction_suit_allocation_order, compaction_suitable, __compact_finished, compaction_deferred),
+mm/vmstat.c (__fragmentation_index, extfrag_for_order), 6.12.117.
 """
 
 import numpy as np
@@ -10,24 +10,19 @@ from memmodel.jit import inlined, never_inline, outlined
 from memmodel.kernels.compact_control import (
     ALL_ORDERS,
     COSTLY_ORDER,
-    LRU,
     MOVABLE,
-    SKIP,
     Compact,
     CompactResult,
     Said,
     first_of_block,
-    pageblock_pages,
     say,
     scanners_met,
-    skips,
     zone_end,
     zone_start,
 )
 from memmodel.kernels.fallback import claimable, fallback_type
-from memmodel.kernels.freelist import CMA, FREE, ONE, ORDER_BITS, block_type, free_list
+from memmodel.kernels.freelist import CMA, ONE, free_list
 from memmodel.kernels.migration_job import Mode
-from memmodel.kernels.pageblock import KIND_BITS
 from memmodel.kernels.watermark import ALLOC_CMA, MARK_BITS, MIN, watermark_ok
 from memmodel.state.layout import NONE, Feature, Kind, Memory, Wmark
 
@@ -45,7 +40,6 @@ PARTIAL_SKIPPED = CompactResult.PARTIAL_SKIPPED.value
 SUITABLE, FINISHED = Said.SUITABLE.value, Said.FINISHED.value
 MAX_DEFER_SHIFT = 6  # COMPACT_MAX_DEFER_SHIFT
 EXTFRAG_THRESHOLD = 500  # vm.extfrag_threshold
-SAMPLES = 8  # of a pageblock every 8th page is looked at when hints are reset
 
 
 @inlined
@@ -72,26 +66,24 @@ def fragmentation_index(mem: Memory, zone: U, order: U) -> I:
 
 
 @inlined
-def enough_for_targets(mem: Memory, c: Compact, zone: U, order: U, highest: U, mark: I) -> bool:
-    """Whether order-0 pages are left for targets (compaction_suitable).
+def suitable(mem: Memory, zone: U, order: U, highest: U, mark: I) -> int:
+    """CONTINUE where order-0 pages are left for targets, or why not (compaction_suitable).
 
     Costly orders are tried for fragmentation alone, not where memory is short.
     """
     marks = mem.zones[zone].watermark
     costly = bool(order > np.uint64(COSTLY_ORDER))
-    boost = np.int64(mem.zones[zone].watermark_boost)
     if mem.params.features & SUITABLE_MARK:
         need = mark + (np.int64(marks[LOW]) - np.int64(marks[MIN]) if costly else np.int64(0))
     else:
-        need = np.int64(marks[LOW if costly else MIN]) + boost
-    suitable = watermark_ok(mem, zone, ZERO, need + gap(mem, order), highest, ALLOC_CMA)
-    result = CONTINUE if suitable else SKIPPED
-    if suitable and costly:
+        need = np.int64(marks[LOW if costly else MIN]) + np.int64(mem.zones[zone].watermark_boost)
+    if not watermark_ok(mem, zone, ZERO, need + gap(mem, order), highest, ALLOC_CMA):
+        return SKIPPED
+    if costly:
         index = fragmentation_index(mem, zone, order)
         if index >= 0 and index <= EXTFRAG_THRESHOLD:
-            suitable, result = False, NOT_SUITABLE_ZONE
-    say(c, SUITABLE, np.int64(zone), np.int64(order), np.int64(result), np.int64(0))
-    return suitable
+            return NOT_SUITABLE_ZONE
+    return CONTINUE
 
 
 @outlined
@@ -106,7 +98,9 @@ def suit_allocation_order(mem: Memory, c: Compact, zone: U, order: U, highest: U
     if mem.params.features & SUITABLE_MARK and hurried and not flags & ALLOC_CMA:
         if not watermark_ok(mem, zone, ZERO, mark + gap(mem, order), highest, ZERO):
             return SKIPPED
-    return CONTINUE if enough_for_targets(mem, c, zone, order, highest, mark) else SKIPPED
+    result = suitable(mem, zone, order, highest, mark)
+    say(c, SUITABLE, np.int64(zone), np.int64(order), np.int64(result), np.int64(0))
+    return max(result, SKIPPED)
 
 
 @inlined
@@ -210,56 +204,3 @@ def restarting(mem: Memory, zone: U, order: I) -> bool:
         return False
     limit = ONE << np.uint64(MAX_DEFER_SHIFT)
     return bool(record.compact_defer_shift == MAX_DEFER_SHIFT) and bool(record.compact_considered >= limit)
-
-
-@inlined
-def clears_hint(mem: Memory, c: Compact, row: I, source: bool, target: bool) -> bool:
-    """Whether a scanner may begin in this pageblock, whose hint is taken back then (__reset_isolation_pfn)."""
-    start, end = zone_start(mem, c), zone_end(mem, c)
-    if row < start or row >= end:
-        return False
-    index = np.uint64(row)
-    state = np.uint64(mem.pages[index].state)
-    if state & KIND_BITS == USED and state & ORDER_BITS >= mem.params.pageblock_order:
-        return False
-    if source and target and not skips(mem, row):
-        return True
-    if target and not source and block_type(mem, index) != MOVABLE:
-        return False
-    page = max(first_of_block(mem, row), start)
-    last = min(first_of_block(mem, row) + pageblock_pages(mem), end)
-    while page < last:
-        sample = mem.pages[np.uint64(page)]
-        if (source and np.uint64(sample.pg_flags) & LRU) or (target and np.uint64(sample.state) & KIND_BITS == FREE):
-            block = mem.blocks[index >> mem.params.pageblock_order]
-            block.bits = np.uint64(block.bits) & ~SKIP
-            return True
-        page += SAMPLES
-    return False
-
-
-@outlined
-def reset_isolation_suitable(mem: Memory, c: Compact) -> None:
-    """Take hints back from both ends of the zone, if a direct compaction went through it since the last time."""
-    never_inline()
-    zone = mem.zones[c.control[0].zone]
-    if not zone.blockskip_flush:
-        return
-    zone.blockskip_flush = ZERO
-    up, down, size = zone_start(mem, c), zone_end(mem, c) - 1, pageblock_pages(mem)
-    source_set, target_set = False, False
-    reset_migrate, reset_free = down, up
-    while up < down:
-        if clears_hint(mem, c, up, True, source_set) and up < reset_migrate:
-            source_set = True
-            reset_migrate = up
-            zone.init_migrate = zone.cached_migrate[0] = zone.cached_migrate[1] = up
-        if clears_hint(mem, c, down, target_set, True) and down > reset_free:
-            target_set = True
-            reset_free = down
-            zone.init_free = zone.cached_free = down
-        up += size
-        down -= size
-    if reset_migrate >= reset_free:
-        zone.cached_migrate[0] = zone.cached_migrate[1] = up
-        zone.cached_free = down

@@ -159,7 +159,7 @@ def take_source(mem: Memory, c: Compact, index: U, n_pages: I) -> None:
 
 @inlined
 def spoil_chunk(mem: Memory, c: Compact, row: I, chunk_end: I) -> tuple[I, I]:
-    """A page before `row` stays: what was taken returns, and the scan goes on behind the chunk; row, end of the next."""
+    """A page before `row` stays: what was taken returns, and the chunk is left; (row, end of the next chunk)."""
     put_sources_back(mem, c)
     if row > chunk_end:
         return row, chunk_end

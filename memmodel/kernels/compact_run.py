@@ -10,7 +10,12 @@ import numpy.typing as npt
 
 from memmodel.jit import inlined, kernel, never_inline, outlined
 from memmodel.kernels.compact_control import Compact, CompactResult
-from memmodel.kernels.compact_finished import defer, defer_reset, deferred, suit_allocation_order
+from memmodel.kernels.compact_finished import (
+    defer,
+    defer_reset,
+    deferred,
+    suit_allocation_order,
+)
 from memmodel.kernels.compact_free import release
 from memmodel.kernels.compaction import after_migration, begin_compaction, next_sources
 from memmodel.kernels.freelist import ORDER_BITS

@@ -17,7 +17,8 @@ from memmodel.kernels.compact_control import (
     zone_end,
     zone_start,
 )
-from memmodel.kernels.compact_finished import compact_finished, reset_isolation_suitable, restarting
+from memmodel.kernels.compact_finished import compact_finished, restarting
+from memmodel.kernels.compact_hints import reset_hints
 from memmodel.kernels.compact_migrate import end_of_chunk, isolate_migratepages
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.lru import drain_lru_batch
@@ -60,7 +61,7 @@ def begin_compaction(mem: Memory, c: Compact) -> None:
     """The state at mm_compaction_begin, and what follows directly on it."""
     control = c.control[0]
     if restarting(mem, np.uint64(control.zone), np.int64(control.order)):
-        reset_isolation_suitable(mem, c)
+        reset_hints(mem, np.uint64(control.zone))
     control.fast_start = NOT_SEEN
     control.nr_free = control.nr_migrate = control.n_sources = control.n_pages = 0
     control.migrate_scanned = control.free_scanned = 0

@@ -10,7 +10,6 @@ from memmodel.kernels.compact_finished import (
     defer,
     defer_reset,
     deferred,
-    reset_isolation_suitable,
     suit_allocation_order,
 )
 from memmodel.kernels.compact_free import compaction_alloc, compaction_free, next_released, note_released
@@ -66,12 +65,6 @@ def note_success(mem: Memory, zone: U, order: U, allocated: bool) -> None:
     defer_reset(mem, zone, order, allocated)
     if allocated:
         mem.zones[zone].blockskip_flush = ZERO
-
-
-@kernel
-def reset_hints(mem: Memory, c: Compact) -> None:
-    """Skip hints of the run's zone are taken back if they may be."""
-    reset_isolation_suitable(mem, c)
 
 
 @kernel

@@ -1,6 +1,7 @@
 """Single attempts of the slow path, and the tests that it makes between them.
 
-mm/page_alloc.c (__alloc_pages_slowpath, should_reclaim_retry), mm/vmscan.c (zone_reclaimable_pages), 6.12.117.
+mm/page_alloc.c (__alloc_pages_slowpath, should_reclaim_retry), mm/vmscan.c (zone_reclaimable_pages,
+compaction_ready), 6.12.117.
 """
 
 from typing import Any
@@ -9,12 +10,12 @@ import numpy as np
 
 from memmodel.jit import inlined, kernel
 from memmodel.kernels.buddy import USED
-from memmodel.kernels.compact_finished import defer_reset
+from memmodel.kernels.compact_finished import CONTINUE, defer_reset, gap, suitable
 from memmodel.kernels.folios import SLOT_BITS, new_folio
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.lru import add_lru
 from memmodel.kernels.page_alloc import Request, get_page_from_freelist, mark_used
-from memmodel.kernels.watermark import watermark_ok
+from memmodel.kernels.watermark import HIGH, MIN, watermark_ok
 from memmodel.state.layout import NONE, Memory, PageFlag
 
 U = np.uint64
@@ -88,3 +89,22 @@ def reclaimable_pages(mem: Memory, zone: U) -> I:
         if np.uint64(page.pg_flags) & ON_LRU == EVICTABLE and state & ~ORDER_BITS == USED:
             pages += np.int64(ONE << (state & ORDER_BITS))
     return pages
+
+
+@inlined
+def ready_to_compact(mem: Memory, zone: U, order: U, highest: U) -> bool:
+    """Whether reclaim leaves a zone alone, because it has a block, or compaction can do without reclaim."""
+    record = mem.zones[zone]
+    boost = np.int64(record.watermark_boost)
+    lowest, high = np.int64(record.watermark[MIN]) + boost, np.int64(record.watermark[HIGH]) + boost
+    if watermark_ok(mem, zone, order, lowest, highest, ZERO):
+        return True
+    if suitable(mem, zone, order, highest, lowest) != CONTINUE:
+        return False
+    return watermark_ok(mem, zone, ZERO, high + gap(mem, order), highest, ZERO)
+
+
+@kernel
+def compaction_ready(mem: Memory, zone: U, order: U, highest: U) -> bool:
+    """ready_to_compact() where Python calls it."""
+    return ready_to_compact(mem, zone, order, highest)

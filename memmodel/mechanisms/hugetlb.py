@@ -90,12 +90,8 @@ def fault_thp(  # noqa: PLR0913 - where, how and with what, by keyword
     mm/huge_memory.c: vma_alloc_anon_folio_pmd; mm/mempolicy.c: alloc_pages_mpol, Linux 6.12. The memory controller's
     refusals and the order of PUD mappings are not modelled.
     """
-    if not mem.geometry.transparent_hugepage:
-        raise GeometryError("this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
     count = whole_number(count, "count", 0, MAX_COUNT)
-    order, flags = mem.geometry.hpage_pmd_order, thp_gfp(defrag, madvised)
-    if order > mem.geometry.max_page_order:
-        raise GeometryError(f"huge pages of order {order} are beyond MAX_PAGE_ORDER {mem.geometry.max_page_order}")
+    order, flags = huge_order(mem), thp_gfp(defrag, madvised)
     steps = Steps(reclaim, compact, trace)
     local = Asked(order, parse_gfp(f"{flags}|__GFP_THISNODE|__GFP_NORETRY"), node, cpu, lru=True)
     anywhere = Asked(order, parse_gfp(flags), node, cpu, lru=True)
@@ -114,6 +110,22 @@ def fault_thp(  # noqa: PLR0913 - where, how and with what, by keyword
     mem.state.vmstat[Vmstat.THP_FAULT_ALLOC] += n_huge
     mem.state.vmstat[Vmstat.THP_FAULT_FALLBACK] += count - n_huge
     return handles
+
+
+def huge_order(mem: Machine) -> int:
+    """Order of a transparent huge page.
+
+    Raises
+    ------
+    GeometryError
+        If the kernel has none, or they are beyond MAX_PAGE_ORDER.
+    """
+    if not mem.geometry.transparent_hugepage:
+        raise GeometryError("this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
+    order = mem.geometry.hpage_pmd_order
+    if order > mem.geometry.max_page_order:
+        raise GeometryError(f"huge pages of order {order} are beyond MAX_PAGE_ORDER {mem.geometry.max_page_order}")
+    return order
 
 
 def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword

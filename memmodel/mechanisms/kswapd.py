@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.kernels import slowpath as kernels
+from memmodel.kernels.compact_hints import reset_isolation_suitable
 from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.reclaiming import pick_folios
 from memmodel.mechanisms.buddy import as_handles, free_pages, whole_number
@@ -94,7 +95,8 @@ def run_kswapd(
 
     While it runs its zones' per-CPU lists shrink at every free (ZONE_RECLAIM_ACTIVE). Each pass asks for as much as
     the kernel would scan: the reclaimable pages of the node, halved `priority` times, at least SWAP_CLUSTER_MAX; the
-    priority falls from 12 to 1 as long as a pass frees less than the zones' high watermarks.
+    priority falls from 12 to 1 as long as a pass frees less than the zones' high watermarks. At the end compaction's
+    skip hints are taken back, where a direct compaction went through the whole zone.
 
     Parameters
     ----------
@@ -139,6 +141,7 @@ def run_kswapd(
     now = mem.state.zones["watermark_boost"][zones]
     returned = np.minimum(now, boosts)
     mem.state.zones["watermark_boost"][zones] = now - returned
+    reset_isolation_suitable(mem.state, np.uint64(node))
     balanced = run.is_balanced()
     wakes = max(mem.geometry.pageblock_order if boosts.any() else 0, order if balanced else 0)
     return KswapdRun(balanced, run.n_reclaimed, run.n_passes, run.order, int(returned.sum()), wakes)

@@ -181,10 +181,13 @@ class SlowPath:
         self.steps.append("reclaim")
         self.mem.state.vmstat[Vmstat.ALLOCSTALL_DMA + self.highest] += 1
         self.progress = 0
-        if self.policies.reclaim is not None:
-            wanted = ReclaimRequest(self.zonelist, self.order, self.gfp, int(self.cpu), SWAP_CLUSTER_MAX)
+        zones = self.zones_to_reclaim()
+        if self.policies.reclaim is not None and zones.size:
+            wanted = ReclaimRequest(zones, self.order, self.gfp, int(self.cpu), SWAP_CLUSTER_MAX)
             self.progress = ask_reclaim(self.mem, self.policies.reclaim, wanted)
         self.mem.state.vmstat[Vmstat.PGSTEAL_DIRECT] += self.progress
+        if not self.progress and zones.size < self.zonelist.size:
+            self.progress = 1  # what compaction can do counts as progress
         if not self.progress:
             return -1
         name = "reserves" if self.reserves else "min"
@@ -195,6 +198,14 @@ class SlowPath:
             drain_all_pages(self.mem.state, np.uint64(self.mem.state.zones.size), self.cpu)
             handle = self.attempt(name, self.flags)
         return handle
+
+    def zones_to_reclaim(self) -> Rows:
+        """For a costly order those zones are left alone that compaction can work in as they are."""
+        if not self.costly or not self.can_compact:
+            return self.zonelist
+        state, request = self.mem.state, self.request
+        ready = [kernels.compaction_ready(state, zone, request.order, request.highest) for zone in self.zonelist]
+        return self.zonelist[~np.array(ready, np.bool_)]
 
     def unreserve(self, force: bool) -> bool:
         """A pageblock of the reserve for urgent requests becomes this request's."""

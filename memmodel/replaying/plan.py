@@ -48,6 +48,7 @@ SELDOM = (
 SAID = (
     *(Event.MM_COMPACTION_ISOLATE_FREEPAGES, Event.MM_COMPACTION_SUITABLE, Event.MM_COMPACTION_DEFERRED),
     *(Event.MM_COMPACTION_DEFER_COMPACTION, Event.MM_COMPACTION_DEFER_RESET, Event.LIST_ROTATE_LAST),
+    Event.MM_VMSCAN_KSWAPD_SLEEP,
 )
 # Functions whose list operations a replay may know: compaction's and CMA's isolation, compaction's rotation.
 ISOLATES = ("__isolate_free_page",)

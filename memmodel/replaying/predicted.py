@@ -8,6 +8,7 @@ import numpy as np
 from memmodel.kernels import lru
 from memmodel.kernels import replay_compaction as kernels
 from memmodel.kernels.compact_control import CompactResult, Said
+from memmodel.kernels.compact_hints import reset_isolation_suitable
 from memmodel.kernels.replay_state import Action
 from memmodel.replaying.plan import ISOLATES
 from memmodel.replaying.predicting import CompactionTask
@@ -322,7 +323,8 @@ class PredictedRun(Run):
             kernels.note_success(self.mem.state, np.uint64(zone), np.uint64(order), True)
 
     def _on_kswapd_sleep(self, row: int) -> None:
-        """Before it sleeps it takes skip hints back (reset_isolation_suitable)."""
+        """Before it sleeps it takes skip hints back."""
+        reset_isolation_suitable(self.mem.state, np.uint64(self.trace.values(row)["nid"]))
 
 
 PredictedRun.handlers = {
@@ -333,6 +335,7 @@ PredictedRun.handlers = {
     Event.MM_MIGRATE_PAGES_START: PredictedRun._on_migrate_start,
     Event.MM_MIGRATE_PAGES: PredictedRun._on_migrate_end,
     Event.TLB_FLUSH: PredictedRun._on_tlb_flush,
+    Event.MM_VMSCAN_KSWAPD_SLEEP: PredictedRun._on_kswapd_sleep,
     Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN: PredictedRun._on_reclaim_begin,
     **dict.fromkeys(SAID.keys() - {Event.MM_COMPACTION_BEGIN}, PredictedRun._compare),
 }
