@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.memblock import MemoryMap
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
     from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
     from memmodel.mechanisms.move_pages import Entry, MovePagesOutcome, move_pages
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
         CompactResult,
         ReclaimRequest,
     )
+    from memmodel.mechanisms.reserved_memory import ReservedMemory, reserved_memory
     from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
     from memmodel.mechanisms.tlb import Tlb
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
+    from memmodel.sources.devicetree import DeviceTree, read_device_tree
     from memmodel.sources.ftrace import read_trace
     from memmodel.sources.snapshot import read_snapshot
     from memmodel.state.failure_layout import MfFlag
@@ -68,6 +71,7 @@ _HOME = {
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
     "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.memblock": ("MemoryMap",),
     "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
     "memmodel.mechanisms.page_access": ("PageAccess", "access_page"),
     "memmodel.mechanisms.page_flags": ("FlagsLayout", "kpageflags"),
@@ -80,11 +84,13 @@ _HOME = {
     "memmodel.mechanisms.policies": (
         *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
     ),
+    "memmodel.mechanisms.reserved_memory": ("ReservedMemory", "reserved_memory"),
     "memmodel.mechanisms.soft_offline": ("OfflineOutcome", "soft_offline_page"),
     "memmodel.mechanisms.tlb": ("Tlb",),
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
+    "memmodel.sources.devicetree": ("DeviceTree", "read_device_tree"),
     "memmodel.sources.ftrace": ("read_trace",),
     "memmodel.sources.snapshot": ("read_snapshot",),
     "memmodel.state.failure_layout": ("MfFlag",),
@@ -100,6 +106,7 @@ __all__ = [
     "CompactResult",
     "Compaction",
     "CopyOutcome",
+    "DeviceTree",
     "DmaBuf",
     "Entry",
     "FailureOutcome",
@@ -114,6 +121,7 @@ __all__ = [
     "KswapdRun",
     "LeastRecentlyAllocated",
     "MemmodelError",
+    "MemoryMap",
     "MfFlag",
     "MigrationOutcome",
     "MovePagesOutcome",
@@ -121,6 +129,7 @@ __all__ = [
     "PageAccess",
     "PhysicalMemory",
     "ReclaimRequest",
+    "ReservedMemory",
     "Signal",
     "Task",
     "Tlb",
@@ -150,10 +159,12 @@ __all__ = [
     "memory_failure_stats",
     "migrate_pages",
     "move_pages",
+    "read_device_tree",
     "read_snapshot",
     "read_trace",
     "replay",
     "rerun",
+    "reserved_memory",
     "run_kswapd",
     "run_memory_failure_work",
     "run_study",

@@ -22,6 +22,7 @@ from memmodel.units import format_bytes
 if TYPE_CHECKING:
     import xarray as xr
 
+    from memmodel.geometry import Geometry
     from memmodel.studies.registry import Parameter, Study, Value
 
 __all__ = ["cli", "main", "run_command"]
@@ -223,13 +224,24 @@ def _judge(ds: "xr.Dataset") -> int:
 @click.option("--page-block-max-order", type=int, metavar="N", help="Limit of the pageblock order.")
 @click.option("--no-thp", is_flag=True, help="Without transparent huge pages.")
 @click.option("--no-hugetlb", is_flag=True, help="Without hugetlb pages.")
+@click.option("--device-tree", metavar="FILE", help="Show what becomes of the reserved-memory nodes of this .dts.")
+@click.option("--cma", metavar="SIZE", help="With --device-tree: what cma= of the boot line says.")
 @_json
 def geometry(
-    config: str | None, kernel: str | None, no_thp: bool, no_hugetlb: bool, as_json: bool, **given: Any
+    config: str | None,
+    kernel: str | None,
+    no_thp: bool,
+    no_hugetlb: bool,
+    device_tree: str | None,
+    cma: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """The orders and alignments of a kernel configuration."""
     from memmodel.geometry import Geometry
 
+    if cma is not None and device_tree is None:
+        raise InputError("--cma: only with --device-tree")
     given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
     changes = {name: value for name, value in given.items() if value is not None}
     if config is not None:
@@ -237,6 +249,9 @@ def geometry(
     else:
         geo = Geometry(**changes if kernel is None else {**changes, "kernel": kernel})
     summary = geo.summary()
+    if device_tree is not None:
+        _device_tree(device_tree, geo, cma, as_json)
+        return
     if as_json:
         click.echo(to_json(summary))
         return
@@ -245,6 +260,23 @@ def geometry(
     click.echo(table([(key, value, size) for (key, value), size in zip(summary.items(), sizes, strict=True)]))
     for note in notes:
         _note(f"note: {note}")
+
+
+def _device_tree(path: str, geo: "Geometry", cma: str | None, as_json: bool) -> None:
+    from memmodel.mechanisms.reserved_memory import reserved_memory
+    from memmodel.sources.devicetree import read_device_tree
+
+    tree = read_device_tree(path)
+    found = reserved_memory(tree, geo, cma=cma)
+    if as_json:
+        click.echo(to_json({**geo.summary(), "cells": tree.cells, "nodes": found.rows(), "tree_notes": found.notes}))
+        return
+    click.echo(table(found.table()))
+    for note in (*geo.notes, *found.notes):
+        _note(f"note: {note}")
+    for row in found.rows():
+        for note in row["notes"]:
+            _note(f"note: {row['node']}: {note}")
 
 
 @cli.command()

@@ -8,6 +8,7 @@ from memmodel.errors import GeometryError, InputError
 from memmodel.sources.features import DEFAULT_KERNEL, select_features, version_notes
 from memmodel.sources.kconfig import geometry_options, read_kconfig
 from memmodel.sources.reading import PathLike
+from memmodel.sources.spans import END_OF_MEMORY_BYTES
 from memmodel.units import format_bytes, parse_bytes
 
 __all__ = ["ARCHES", "PREEMPT_MODELS", "Geometry", "ZoneLimits", "zone_limits"]
@@ -21,7 +22,6 @@ _ALIASES = {
     **dict.fromkeys(("powerpc", "ppc64", "ppc64le", "ppc64el"), "powerpc64"),
 }
 _MIN_PAGE_SHIFT, _MAX_PAGE_SHIFT = 12, 20
-_END_OF_MEMORY_BYTES = 1 << 52  # the most that any of the architectures can address
 
 
 class _Build(NamedTuple):
@@ -271,7 +271,7 @@ def zone_limits(geo: Geometry) -> tuple[ZoneLimits, ...]:
         starts = {"DMA": 0, "Normal": 4 << 30}
     elif geo.highmem:
         starts = {"Normal": 0, "HighMem": 896 << 20}
-    ends = (*list(starts.values())[1:], _END_OF_MEMORY_BYTES)
+    ends = (*list(starts.values())[1:], END_OF_MEMORY_BYTES)
     return tuple(ZoneLimits(name, start, end) for (name, start), end in zip(starts.items(), ends, strict=True))
 
 

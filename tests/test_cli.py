@@ -429,3 +429,31 @@ def test_program__interrupted(tmp_path, monkeypatch, workers):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_geometry__device_tree(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-imx91-256m-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--page-size", "64KiB", "--device-tree", path)
+    code, out, err = run(*flags)
+    header, row = out.splitlines()
+    assert (code, err) == (0, "")
+    assert header.split("  ")[0] == "page size"
+    assert "512 MiB" in row
+    assert row.endswith("Reserved memory: incorrect alignment of CMA region")
+    code, out, _ = run(*flags[:4], "16KiB", *flags[5:], "--cma", "64M", "--json")
+    content = json.loads(out)
+    (node,) = content["nodes"]
+    assert (content["cma_min_alignment_bytes"], node["accepted"], node["errno"]) == (32 << 20, False, -16)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--device-tree", "nothing.dts"), "nothing.dts: cannot be read"),
+        (("--cma", "1M"), "--cma: only with --device-tree"),
+    ],
+)
+def test_geometry__device_tree_refused(run, options, words):
+    code, out, err = run("geometry", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
