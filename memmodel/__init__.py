@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
+    from memmodel.mechanisms.cma_verdicts import CmaVerdict, cma_granule_bounds, cma_verdicts
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
     from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
     from memmodel.mechanisms.failure_signals import Signal, Task
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
+    from memmodel.sources.cmalog import CmaLog, read_cma_log
     from memmodel.sources.devicetree import DeviceTree, read_device_tree
     from memmodel.sources.ftrace import read_trace
     from memmodel.sources.snapshot import read_snapshot
@@ -63,6 +65,7 @@ _HOME = {
     "memmodel.geometry": ("Geometry",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
+    "memmodel.mechanisms.cma_verdicts": ("CmaVerdict", "cma_granule_bounds", "cma_verdicts"),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
     "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
@@ -90,6 +93,7 @@ _HOME = {
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
+    "memmodel.sources.cmalog": ("CmaLog", "read_cma_log"),
     "memmodel.sources.devicetree": ("DeviceTree", "read_device_tree"),
     "memmodel.sources.ftrace": ("read_trace",),
     "memmodel.sources.snapshot": ("read_snapshot",),
@@ -101,6 +105,8 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "CmaLog",
+    "CmaVerdict",
     "CompactPriority",
     "CompactRequest",
     "CompactResult",
@@ -139,6 +145,8 @@ __all__ = [
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
+    "cma_granule_bounds",
+    "cma_verdicts",
     "copy_mc_highpages",
     "corrupt_pfn",
     "dmabuf_alloc",
@@ -159,6 +167,7 @@ __all__ = [
     "memory_failure_stats",
     "migrate_pages",
     "move_pages",
+    "read_cma_log",
     "read_device_tree",
     "read_snapshot",
     "read_trace",
