@@ -217,7 +217,7 @@ def _judge(ds: "xr.Dataset") -> int:
 
 @cli.command()
 @click.option("--config", metavar="FILE", help="A kernel .config to start from; the other options change it.")
-@click.option("--page-size", metavar="SIZE", help="4KiB, 16KiB, 64KiB.")
+@click.option("--page-size", metavar="SIZE", help="4KiB, 16KiB, 64KiB; several with --device-tree.")
 @click.option("--arch", metavar="ARCH", help="x86_64, arm64, powerpc64, generic.")
 @click.option("--kernel", metavar="NAME", help="Kernel whose rules hold, such as 6.12.117.")
 @click.option("--max-page-order", type=int, metavar="N", help="MAX_PAGE_ORDER, inclusive.")
@@ -244,14 +244,18 @@ def geometry(
         raise InputError("--cma: only with --device-tree")
     given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
     changes = {name: value for name, value in given.items() if value is not None}
-    if config is not None:
-        geo = Geometry.from_kconfig(Path(config), kernel=kernel, **changes)
-    else:
-        geo = Geometry(**changes if kernel is None else {**changes, "kernel": kernel})
-    summary = geo.summary()
+
+    def build(**more: Any) -> "Geometry":
+        if config is not None:
+            return Geometry.from_kconfig(Path(config), kernel=kernel, **changes | more)
+        return Geometry(**changes | more if kernel is None else {**changes, **more, "kernel": kernel})
+
     if device_tree is not None:
-        _device_tree(device_tree, geo, cma, as_json)
+        sizes = changes.get("page_size", "").split(",")
+        _device_tree(device_tree, [build(**{"page_size": size} if size else {}) for size in sizes], cma, as_json)
         return
+    geo = build()
+    summary = geo.summary()
     if as_json:
         click.echo(to_json(summary))
         return
@@ -262,21 +266,20 @@ def geometry(
         _note(f"note: {note}")
 
 
-def _device_tree(path: str, geo: "Geometry", cma: str | None, as_json: bool) -> None:
+def _device_tree(path: str, builds: "list[Geometry]", cma: str | None, as_json: bool) -> None:
     from memmodel.mechanisms.reserved_memory import reserved_memory
     from memmodel.sources.devicetree import read_device_tree
 
     tree = read_device_tree(path)
-    found = reserved_memory(tree, geo, cma=cma)
+    found = reserved_memory(tree, builds, cma=cma)
     if as_json:
-        click.echo(to_json({**geo.summary(), "cells": tree.cells, "nodes": found.rows(), "tree_notes": found.notes}))
+        content = {"builds": [geo.summary() for geo in builds], "cells": tree.cells, "nodes": found.rows()}
+        click.echo(to_json(content | {"notes": found.notes}))
         return
     click.echo(table(found.table()))
-    for note in (*geo.notes, *found.notes):
+    of_nodes = (f"{row['node']}: {note}" for row in found.rows() for note in row["notes"])
+    for note in dict.fromkeys((*(note for geo in builds for note in geo.notes), *found.notes, *of_nodes)):
         _note(f"note: {note}")
-    for row in found.rows():
-        for note in row["notes"]:
-            _note(f"note: {row['node']}: {note}")
 
 
 @cli.command()

@@ -442,8 +442,10 @@ def test_geometry__device_tree(run):
     assert row.endswith("Reserved memory: incorrect alignment of CMA region")
     code, out, _ = run(*flags[:4], "16KiB", *flags[5:], "--cma", "64M", "--json")
     content = json.loads(out)
-    (node,) = content["nodes"]
-    assert (content["cma_min_alignment_bytes"], node["accepted"], node["errno"]) == (32 << 20, False, -16)
+    (geo,), (node,) = content["builds"], content["nodes"]
+    assert (geo["cma_min_alignment_bytes"], node["accepted"], node["errno"]) == (32 << 20, False, -16)
+    _, out, _ = run(*flags[:4], "4KiB,16KiB,64KiB", *flags[5:])
+    assert [row.split()[0] for row in out.splitlines()[1:]] == ["4", "16", "64"]
 
 
 @pytest.mark.parametrize(
@@ -451,6 +453,7 @@ def test_geometry__device_tree(run):
     [
         (("--device-tree", "nothing.dts"), "nothing.dts: cannot be read"),
         (("--cma", "1M"), "--cma: only with --device-tree"),
+        (("--page-size", "4KiB,16KiB"), "page size '4KiB,16KiB' is not a number of bytes"),
     ],
 )
 def test_geometry__device_tree_refused(run, options, words):

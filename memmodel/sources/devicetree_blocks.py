@@ -5,6 +5,7 @@ by their braces alone; what is not asked for need not make sense.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -76,6 +77,8 @@ class Scan(NamedTuple):
     directives: list[tuple[int, str]]
     """Offset and text of each line of the C preprocessor."""
     notes: list[str]
+    breaks: list[int]
+    """Offsets of the line breaks."""
 
     def blocks(self) -> Iterator[Block]:
         """Every block, in the order of the text."""
@@ -84,7 +87,7 @@ class Scan(NamedTuple):
 
     def line(self, offset: int) -> int:
         """The number of the line there."""
-        return self.text.count("\n", 0, offset) + 1
+        return bisect_left(self.breaks, offset) + 1
 
 
 def scan_blocks(text: str, source: str, *, is_cut: bool, close_nodes: bool) -> Scan:
@@ -103,7 +106,7 @@ def scan_blocks(text: str, source: str, *, is_cut: bool, close_nodes: bool) -> S
         If a comment is open at the end, or braces have no partner.
     """
     clean, directives = _blank(text, source)
-    scan = Scan(clean, [], [], directives, [])
+    scan = Scan(clean, [], [], directives, [], [at for at, char in enumerate(clean) if char == "\n"])
     stack: list[Block] = []
     start = 0
     for match in _MARK.finditer(clean):

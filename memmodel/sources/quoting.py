@@ -2,21 +2,23 @@
 
 import re
 
-__all__ = ["HUNK", "undiff", "unquote"]
+__all__ = ["HUNK", "QUOTE", "undiff", "unquote"]
 
 HUNK = "\f"
 """Stands alone on a line where a hunk of a diff began: text is missing in front of it."""
 
-_QUOTE = re.compile(r"^[ \t]?(?:>[ \t]?)+")
+QUOTE = re.compile(r"^[ \t]?(?:>[ \t]?)+")
+"""The marks in front of a line that a mail quotes."""
+
 _HEADER = re.compile(r"(?:diff |index [0-9a-f]|--- |\+\+\+ |new file mode|old mode|deleted file mode|similarity index)")
 
 
 def unquote(text: str) -> str:
     """The text without a mail's quote marks, where most of its lines have some."""
     rows = text.replace("\r\n", "\n").split("\n")
-    n_quoted = sum(bool(_QUOTE.match(row)) for row in rows)
+    n_quoted = sum(bool(QUOTE.match(row)) for row in rows)
     if 2 * n_quoted > sum(bool(row.strip()) for row in rows):
-        rows = [_QUOTE.sub("", row) for row in rows]
+        rows = [QUOTE.sub("", row) for row in rows]
     return "\n".join(rows)
 
 
