@@ -1,6 +1,7 @@
 """What of a device tree text speaks of memory, as a text of its own that dtlib can read, line for line."""
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from memmodel.errors import InputError
@@ -12,7 +13,7 @@ __all__ = ["Picked", "pick"]
 
 _CELLS = ("#address-cells", "#size-cells", "ranges")
 _NUMBERS = ("reg", "size", "alignment", "alloc-ranges")
-_FLAGS = ("reusable", "no-map", "linux,cma-default")
+_FLAGS = ("reusable", "no-map", "linux,cma-default", "alloc-ranges")  # which no other node has
 _WANTED = frozenset((*_CELLS, *_NUMBERS, *_FLAGS, "compatible", "status", "/delete-property/", "/delete-node/"))
 _ROOTS = ("/", "&{/}")
 _RESERVED = ("reserved-memory", "&reserved_memory", "&{/reserved-memory}")
@@ -83,25 +84,31 @@ class _Picker:
 
     def take(self, block: Block) -> None:
         """Take what an outermost block, or one that is not looked at itself, has to say."""
+        target = block.name[1:] if block.name.startswith("&") else ""
         if block.name in _ROOTS:
             self.root(block)
-        elif block.name in _RESERVED or block.name.removeprefix("&") in self.reserved_labels:
+        elif block.name in _RESERVED or target in self.reserved_labels:
             self.wrapped(block, "/ { reserved-memory {")
-        elif _MEMORY.fullmatch(block.name) and (block.parent is None or block.parent.name in _ROOTS):
-            self.wrapped(block, f"/ {{ {block.name} {{")
-        elif block.name.startswith("&{/reserved-memory/") or block.name.removeprefix("&") in self.labels:
+        elif target.startswith("{/reserved-memory/") or target in self.labels:
             self.override(block)
-        elif block.parent is None and self.is_pool(block):
+        elif target:
+            self.reference(block)
+        elif block.parent is None and (self.is_pool(block) or self.has(block, _FLAGS)):
             self.notes.append(f"{block.name}: no reserved-memory node around it; taken as a child of one")
             self.wrapped(block, f"/ {{ reserved-memory {{ {''.join(f'{x}: ' for x in block.labels)}{block.name} {{", 2)
-        elif block.name.startswith("&") and any(map(self.is_pool, block.children)):
-            self.notes.append(f"{block.name}: taken as /reserved-memory, where alone a shared-dma-pool stands")
-            self.wrapped(block, "/ { reserved-memory {")
-        elif block.name.startswith("&") and (self.is_pool(block) or self.has_flags(block)):
-            raise refuse(self.source, block.line, block.name, "the reserved-memory node it changes is not in the text")
+        elif _MEMORY.fullmatch(block.name) and self.has(block, ["device_type"]):
+            self.wrapped(block, f"/ {{ {block.name} {{")
         else:
             for child in block.children:
                 self.take(child)
+
+    def reference(self, block: Block) -> None:
+        """A change to a node that is not in the text: no matter, unless it speaks of reserved memory."""
+        if any(map(self.is_pool, block.children)):
+            self.notes.append(f"{block.name}: taken as /reserved-memory, where alone a shared-dma-pool stands")
+            self.wrapped(block, "/ { reserved-memory {")
+        elif self.is_pool(block) or self.has(block, _FLAGS):
+            raise refuse(self.source, block.line, block.name, "the reserved-memory node it changes is not in the text")
 
     def root(self, block: Block) -> None:
         """A root node: its cells, and what is in it."""
@@ -184,6 +191,6 @@ class _Picker:
         pieces = (self.scan.text[s.start : s.end] for s in block.statements if s.name == "compatible")
         return any('"shared-dma-pool"' in piece for piece in pieces)
 
-    def has_flags(self, block: Block) -> bool:
-        """Whether a node has what only reserved memory has."""
-        return any(s.name in (*_FLAGS, "alloc-ranges") for s in block.statements)
+    def has(self, block: Block, names: Iterable[str]) -> bool:
+        """Whether a node has one of these properties."""
+        return any(statement.name in names for statement in block.statements)

@@ -169,6 +169,37 @@ def test_diff__cut_at_both_ends():
         assert (node.name, node.size_bytes, node.line) == ("pool", 16 * MIB, 9)
 
 
+def test_fragments__a_node_named_like_a_label():
+    tree = parse_device_tree("soc { pool { a = <&b>; }; }; reserved-memory { pool: a { size = <1>; }; };", "f")
+    assert [node.name for node in tree.nodes] == ["a"]
+
+
+def test_diff__nodes_whose_parent_is_cut_off():
+    text = """@@ -51,6 +64,20 @@ linux,cma {
+             alloc-ranges = <0 0x98000000 0 0x14000000>;
+             linux,cma-default;
+         };
++
++        vring: memory@90000000 {
++            reg = <0 0x90000000 0 0x8000>;
++            no-map;
++        };
++        buffer: memory-buffer {
++            compatible = "shared-dma-pool";
++            reg = <0 0x90400000 0 0x100000>;
++            no-map;
++        };
+     };
+"""
+    tree = parse_device_tree(text, "f")
+    assert [(node.name, node.line, node.reg.base) for node in tree.nodes] == [
+        ("memory@90000000", 6, 0x90000000),
+        ("memory-buffer", 10, 0x90400000),
+    ]
+    assert tree.memory is None
+    assert len(tree.notes) == 2
+
+
 def test_unquote__only_where_most_lines_are():
     assert unquote("> a\n>> b\n\n> > c") == "a\nb\n\nc"
     assert unquote("reg = <1\n>;\n") == "reg = <1\n>;\n"
