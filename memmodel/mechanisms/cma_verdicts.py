@@ -1,5 +1,6 @@
 """Why a CMA allocation failed, by the numbers of the kernel's log alone."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from errno import EBUSY, EINTR, ENOMEM
@@ -16,6 +17,7 @@ __all__ = ["VERDICTS", "CmaVerdict", "GranuleBound", "cma_granule_bounds", "cma_
 VERDICTS = ("exhaustion", "fragmentation", "full or fragmented", "migration failure", "interrupted", "cannot be told")
 
 _DEFAULT_CMA_ALIGNMENT = 8  # CONFIG_CMA_ALIGNMENT
+_PAUSE_S = 1.0  # between two candidates of one request there is less
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class CmaVerdict:
     """Whether the request is as large as the area."""
     n_candidates: int | None = None
     """Ranges tried, each of them busy."""
+    failed: bool = True
+    """Whether the log shows that the request failed: after busy ranges a later one may have done."""
     step_pages: int | None = None
     """From one candidate to the next: the alignment of the request."""
     align_order: int | None = None
@@ -86,7 +90,7 @@ def cma_verdicts(log: CmaLog, geometry: Geometry | None = None) -> tuple[CmaVerd
     if features is None and log.kernel is not None:
         features = kernel_features(log.kernel)
     found = [_of_failure(failure, features) for failure in log.failures]
-    found += [_of_busy(group) for group in _series(log.busy)]
+    found += [_of_busy(tried, log) for tried in _series(log.busy)]
     found.sort(key=lambda verdict: verdict.line)
     return tuple(_sized(verdict, page_size, geometry) for verdict in found)
 
@@ -176,19 +180,25 @@ def _by_errno(failure: CmaFailure, features: Collection[str] | None) -> tuple[st
 
 
 def _series(busy: Sequence[BusyRange]) -> list[list[BusyRange]]:
-    """Ranges of one length that follow one another upwards: the candidates of one request."""
+    """Ranges of one length that follow one another upwards without a pause: the candidates of one request."""
     series: list[list[BusyRange]] = []
     for found in busy:
         last = series[-1][-1] if series else None
-        if last and found.pages == last.pages and found.start_pfn > last.start_pfn:
+        if last and found.pages == last.pages and found.start_pfn > last.start_pfn and not _paused(last, found):
             series[-1].append(found)
         else:
             series.append([found])
     return series
 
 
-def _of_busy(tried: Sequence[BusyRange]) -> CmaVerdict:
-    pages = tried[0].pages
+def _paused(before: BusyRange, after: BusyRange) -> bool:
+    return None not in (before.time_s, after.time_s) and (after.time_s or 0) - (before.time_s or 0) > _PAUSE_S
+
+
+def _of_busy(tried: Sequence[BusyRange], log: CmaLog) -> CmaVerdict:
+    pages, last = tried[0].pages, tried[-1].line
+    later = min((found.line for found in log.busy if found.line > last), default=math.inf)
+    failed = any(last <= line < later for line in (*(f.line for f in log.failures), *(line for line, _ in log.buffers)))
     steps = {b.start_pfn - a.start_pfn for a, b in pairwise(tried)}
     step = min(steps, default=None)
     order = step.bit_length() - 1 if step is not None and step.bit_count() == 1 else None
@@ -197,7 +207,7 @@ def _of_busy(tried: Sequence[BusyRange]) -> CmaVerdict:
     capped = order is not None and 0 < order < _order(pages)
     words = (
         f"all {len(tried)} ranges tried hold pages that did not move; a run that long was free to CMA each time,"
-        " so the area is not exhausted"
+        f" so the area is not exhausted{'' if failed else '; whether a later range did is not shown'}"
     )
     return CmaVerdict(
         line=tried[0].line,
@@ -205,6 +215,7 @@ def _of_busy(tried: Sequence[BusyRange]) -> CmaVerdict:
         words=words,
         request_pages=pages,
         n_candidates=len(tried),
+        failed=failed,
         step_pages=step,
         align_order=order,
         cma_alignment=order if capped else None,

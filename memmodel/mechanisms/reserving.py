@@ -32,7 +32,8 @@ class Reservation:
 
     name: str
     accepted: bool
-    """Whether the kernel makes a CMA area of it; where `base` is None, if memory has room."""
+    """Whether the kernel makes an area of it: one of CMA, or, for a node that asks for none, reserved memory. Where
+    `base` is None, if memory has room."""
     requested_bytes: int
     size_bytes: int
     """After rounding."""

@@ -6,7 +6,6 @@ is in `memmodel.mechanisms.cma_verdicts`.
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,14 +17,14 @@ from memmodel.sources.spans import Span
 __all__ = ["BOOT_KINDS", "BusyRange", "CmaBitmap", "CmaBoot", "CmaFailure", "CmaLog", "parse_cma_log", "read_cma_log"]
 
 _FAILURE = re.compile(
-    r"cma_alloc:\s+(?:(?P<area>\S+):\s+)?alloc\s+failed,\s+req-size:\s+(?P<pages>\d+)\s+pages,\s+ret:\s+(?P<errno>-?\d+)"
+    r"cma_alloc\w*:\s+(?:(?P<area>\S+):\s+)?alloc\s+failed,\s+req-size:\s+(?P<pages>\d+)\s+pages,"
+    r"\s+ret:\s+(?P<errno>-?\d+)"
 )
-_BITMAP = re.compile(
-    r"number\s+of\s+available\s+pages:\s+(?P<runs>(?:\d+\s*@\s*\d+\s*(?:\+\s*|(?==>)))*)=>\s*(?P<free>\d+)\s+free\s+of\s+"
-    r"(?P<total>\d+)\s+total\s+pages"
-)
-_RUN = re.compile(r"(\d+)\s*@\s*(\d+)")
+_BITMAP = re.compile(r"number\s+of\s+available\s+pages:")
+_BITMAP_END = re.compile(r"=>\s*(?P<free>\d+)\s+free\s+of\s+(?P<total>\d+)\s+total\s+pages")
+_RUN = re.compile(r"(?<![\w.])(\d+)\s*@\s*(\d+)")
 _BUSY = re.compile(r"alloc_contig_\w*range\w*:\s+\[(?P<start>[0-9a-f]+),\s+(?P<end>[0-9a-f]+)\)\s+PFNs\s+busy")
+_TIME = re.compile(r"\[ *(\d+\.\d{6})\]")
 BOOT_KINDS = {
     "reserved": r"cma:\s+Reserved\s+(?P<mib>\d+)\s+MiB\s+at\s+(?P<base>0x[0-9a-f]+)",
     "not reserved": r"cma:\s+Failed\s+to\s+reserve\s+(?P<mib>\d+)\s+MiB",
@@ -44,7 +43,7 @@ _SPAN = re.compile(r"Initmem\s+setup\s+node\s+\d+\s+\[mem\s+0x([0-9a-f]+)-0x([0-
 _TOTAL = re.compile(r"On\s+node\s+\d+\s+totalpages:\s+(\d+)")
 _VERSION = re.compile(r"Linux\s+version\s+(\d+\.\d+\S*)")
 _BUFFER = re.compile(r"failed\s+to\s+allocate\s+buffer\s+with\s+size\s+(\d+)")
-_STARTS = re.compile(r"req-size:|number of available pages:|PFNs busy")
+_STARTS = re.compile(r"req-size:|PFNs busy")
 _PAGE_SIZES = (1 << 12, 1 << 14, 1 << 16)
 
 
@@ -83,6 +82,8 @@ class BusyRange(NamedTuple):
     line: int
     start_pfn: int
     end_pfn: int
+    time_s: float | None
+    """By the stamp in front of it; None without one."""
 
     @property
     def pages(self) -> int:
@@ -116,6 +117,8 @@ class CmaLog:
     """All of them, those of `failures` too."""
     busy: tuple[BusyRange, ...]
     boots: tuple[CmaBoot, ...]
+    buffers: tuple[tuple[int, int], ...]
+    """(line, bytes) of buffers that drivers did not get."""
     zones: tuple[tuple[str, int], ...]
     """Zones and their pages, all nodes together, by the boot log."""
     kernel: str | None
@@ -150,9 +153,10 @@ def parse_cma_log(text: str, source: str) -> CmaLog:
         As `read_cma_log`.
     """
     text = unquote(text)
-    bitmaps = {match.start(): _bitmap(text, match) for match in _BITMAP.finditer(text)}
+    notes: list[str] = []
+    bitmaps = _bitmaps(text, source, notes)
     failures = _failures(text, bitmaps)
-    busy = tuple(BusyRange(_line(text, m), int(m["start"], 16), int(m["end"], 16)) for m in _BUSY.finditer(text))
+    busy = tuple(found for found in (_busy(text, match) for match in _BUSY.finditer(text)) if found.pages > 0)
     made = [(m.start(), _boot(text, kind, m)) for kind, pattern in _BOOT.items() for m in pattern.finditer(text)]
     boots = tuple(boot for _, boot in sorted(made, key=lambda pair: pair[0]))
     if not (failures or bitmaps or busy or boots):
@@ -164,16 +168,19 @@ def parse_cma_log(text: str, source: str) -> CmaLog:
     zones: dict[str, int] = {}
     for match in _ZONE.finditer(text):
         zones[match["zone"]] = zones.get(match["zone"], 0) + int(match["pages"])
+    buffers = tuple((_line(text, match), int(match[1])) for match in _BUFFER.finditer(text))
+    pages = {failure.pages for failure in failures} | {found.pages for found in busy}
     return CmaLog(
         path=source,
         failures=failures,
         bitmaps=tuple(bitmaps.values()),
-        busy=tuple(r for r in busy if r.pages > 0),
+        busy=busy,
         boots=boots,
+        buffers=buffers,
         zones=tuple(zones.items()),
         kernel=version[1] if version else None,
-        page_size_bytes=_page_size(text, failures, busy),
-        notes=(*_cut(text, source), *_unequal(bitmaps.values(), source)),
+        page_size_bytes=_page_size(text, pages, buffers),
+        notes=(*notes, *_cut(text, source)),
     )
 
 
@@ -181,9 +188,28 @@ def _line(text: str, match: re.Match[str]) -> int:
     return text.count("\n", 0, match.start()) + 1
 
 
-def _bitmap(text: str, match: re.Match[str]) -> CmaBitmap:
-    runs = tuple((int(pages), int(bit)) for pages, bit in _RUN.findall(match["runs"]))
-    return CmaBitmap(_line(text, match), runs, int(match["free"]), int(match["total"]))
+def _bitmaps(text: str, source: str, notes: list[str]) -> dict[int, CmaBitmap]:
+    """By offset. Newer kernels print a line for each range of an area; what else stands between is passed over."""
+    found: dict[int, CmaBitmap] = {}
+    for match in _BITMAP.finditer(text):
+        line, end = _line(text, match), _BITMAP_END.search(text, match.end())
+        inside = text[match.end() : end.start()] if end else ""
+        if end is None or _BITMAP.search(inside) or _FAILURE.search(inside):
+            notes.append(f"{source}:{line}: not read: a bitmap that is cut before its sum")
+            continue
+        runs = tuple((int(pages), int(bit)) for pages, bit in _RUN.findall(inside))
+        found[match.start()] = CmaBitmap(line, runs, int(end["free"]), int(end["total"]))
+        total = sum(pages for pages, _ in runs)
+        if total != int(end["free"]):
+            notes.append(f"{source}:{line}: the runs come to {total} pages, the line says {end['free']}")
+    return found
+
+
+def _busy(text: str, match: re.Match[str]) -> BusyRange:
+    head = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+    stamps = _TIME.findall(head)
+    time_s = float(stamps[-1]) if stamps else None
+    return BusyRange(_line(text, match), int(match["start"], 16), int(match["end"], 16), time_s)
 
 
 def _failures(text: str, bitmaps: dict[int, CmaBitmap]) -> tuple[CmaFailure, ...]:
@@ -210,31 +236,21 @@ def _boot(text: str, kind: str, match: re.Match[str]) -> CmaBoot:
     )
 
 
-def _page_size(text: str, failures: tuple[CmaFailure, ...], busy: tuple[BusyRange, ...]) -> int | None:
+def _page_size(text: str, pages: set[int], buffers: tuple[tuple[int, int], ...]) -> int | None:
     """The page size, if the log leaves only one: pages that fill no more than their node, a buffer in bytes."""
     sizes = set(_PAGE_SIZES)
     span, total = _SPAN.search(text), _TOTAL.search(text)
     if span and total:
         node_bytes = int(span[2], 16) + 1 - int(span[1], 16)
         sizes = {size for size in sizes if int(total[1]) * size <= node_bytes}
-    for match in _BUFFER.finditer(text):
-        pages = {failure.pages for failure in failures} | {found.pages for found in busy}
-        sizes &= {size for size in sizes if -(-int(match[1]) // size) in pages}
+    for _, n_bytes in buffers:
+        fitting = {size for size in _PAGE_SIZES if -(-n_bytes // size) in pages}
+        sizes &= fitting or sizes
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def _cut(text: str, source: str) -> list[str]:
     """Records that begin and do not go on as they should."""
-    whole = [match.span() for pattern in (_FAILURE, _BITMAP, _BUSY) for match in pattern.finditer(text)]
+    whole = [match.span() for pattern in (_FAILURE, _BUSY) for match in pattern.finditer(text)]
     cut = [m for m in _STARTS.finditer(text) if not any(start <= m.start() < end for start, end in whole)]
     return [f"{source}:{_line(text, match)}: not read: a record that is cut at {match[0]!r}" for match in cut]
-
-
-def _unequal(bitmaps: Iterable[CmaBitmap], source: str) -> list[str]:
-    """Bitmaps whose runs are not what they sum up to."""
-    sums = [(bitmap, sum(pages for pages, _ in bitmap.runs)) for bitmap in bitmaps]
-    return [
-        f"{source}:{bitmap.line}: the runs come to {total} pages, the line says {bitmap.free_pages}"
-        for bitmap, total in sums
-        if total != bitmap.free_pages
-    ]

@@ -44,7 +44,8 @@ def test_case__pinned_pages():
     assert (found.kind, found.n_candidates, found.request_pages) == ("migration failure", 14, 266)
     assert (found.step_pages, found.align_order, found.cma_alignment) == (256, 8, 8)
     assert found.request_bytes == 1089536
-    assert "not exhausted" in found.words
+    assert found.failed
+    assert found.words.endswith("so the area is not exhausted")
 
 
 def test_case__no_run_of_75_mib():
@@ -161,3 +162,18 @@ def test_busy__series_and_their_steps():
     (found,) = busy(0x1000)
     assert (found.n_candidates, found.step_pages, found.align_order) == (1, None, None)
     assert [each.n_candidates for each in busy(0x1000, 0x1010, 0x1000, 0x1010, 0x1020)] == [2, 3]
+
+
+def test_busy__requests_apart_in_time_are_apart():
+    text = """Jan 11 14:29:18 localhost kernel: [ 5009.361913] alloc_contig_range: [700fb, 700fc) PFNs busy
+Jan 11 14:37:29 localhost kernel: [ 5500.027057] alloc_contig_range: [700fc, 700fd) PFNs busy
+Jan 11 14:37:29 localhost kernel: [ 5500.028057] alloc_contig_range: [700fd, 700fe) PFNs busy
+"""
+    first, second = cma_verdicts(parse_cma_log(text, "f"))
+    assert (first.n_candidates, second.n_candidates, second.step_pages) == (1, 2, 1)
+    assert not second.failed
+    assert second.words.endswith("whether a later range did is not shown")
+    (_, second, failure) = cma_verdicts(
+        parse_cma_log(f"{text}cma_alloc: alloc failed, req-size: 1 pages, ret: -16", "f")
+    )
+    assert (second.failed, failure.line) == (True, 4)

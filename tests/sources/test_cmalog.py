@@ -109,10 +109,35 @@ def test_parse_cma_log__what_is_cut_or_does_not_add_up():
         "cma: cma_alloc: alloc failed, req-size: 12\ncma: number of available pages: 4@0+3@1"
     )
     assert parse_cma_log(text, "f").notes == (
-        "f:3: not read: a record that is cut at 'req-size:'",
-        "f:4: not read: a record that is cut at 'number of available pages:'",
         "f:2: the runs come to 4 pages, the line says 5",
+        "f:4: not read: a bitmap that is cut before its sum",
+        "f:3: not read: a record that is cut at 'req-size:'",
     )
+
+
+def test_parse_cma_log__a_bitmap_of_several_ranges():
+    text = """[    9.100000] cma: __cma_alloc: reserved: alloc failed, req-size: 256 pages, ret: -16
+[    9.100010] cma: number of available pages:
+[    9.100020] cma: range 0: +4@572+7@585
+[    9.100030] cma:
+[    9.100040] cma: range 1: 166@0+2@1114
+[    9.100050] cma:
+[    9.100060] => 179 free of 4096 total pages
+"""
+    (failure,) = parse_cma_log(text, "f").failures
+    assert failure.bitmap == CmaBitmap(2, ((4, 572), (7, 585), (166, 0), (2, 1114)), 179, 4096)
+    assert parse_cma_log(text, "f").notes == ()
+
+
+def test_parse_cma_log__page_size_by_the_buffers_that_match():
+    text = (
+        "vc4-drm soc:gpu: failed to allocate buffer with size 4194304\n"
+        "cma: cma_alloc: alloc failed, req-size: 2040 pages, ret: -12\n"
+        "vc4-drm soc:gpu: failed to allocate buffer with size 8355840\n"
+    )
+    log = parse_cma_log(text, "f")
+    assert log.page_size_bytes == 4096
+    assert log.buffers == ((1, 4194304), (3, 8355840))
 
 
 def test_parse_cma_log__newer_names():
