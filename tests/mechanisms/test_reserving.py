@@ -14,6 +14,7 @@ from memmodel.geometry import Geometry, ZoneLimits
 from memmodel.mechanisms.memblock import MemoryMap
 from memmodel.mechanisms.reserving import activate, declare_contiguous, reserve_default
 from memmodel.sources.spans import Span
+from tests.reference import memblock as twin
 
 RECORDS = os.environ.get("MEMMODEL_RECORDS")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -211,3 +212,16 @@ def test_declare_contiguous__holds_for_all(geo, ram, taken, size, base, limit, f
         lost = sum(span.size_bytes for span in memory.free) - sum(span.size_bytes for span in left.free)
         assert lost == area.size_bytes
     assert left.give_back([area.span]).free == memory.free
+
+
+UNITS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), min_size=1, max_size=4)
+
+
+@given(ram=UNITS, taken=UNITS, size=st.integers(1, 12), base=st.integers(0, 40), limit=st.integers(0, 90))
+def test_declare_contiguous__placed_as_the_twin_does(ram, taken, size, base, limit):
+    """In units of 128 MiB, so that 4 GiB are 32 of them, with an alignment of one."""
+    unit = 128 * MIB
+    memory = MemoryMap([(a * unit, n * unit) for a, n in ram], [(a * unit, n * unit) for a, n in taken])
+    area, _ = declare_contiguous(X86, size * unit, memory, base=base * unit, limit=limit * unit, alignment_bytes=unit)
+    expected = twin.place(ram, taken, size, base, limit, 32)
+    assert area.base == (None if expected is None else expected * unit)

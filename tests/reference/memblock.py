@@ -16,3 +16,15 @@ def find(memory, reserved, size, alignment, start, end, bottom_up=False):
         if inside and base % alignment == 0 and all(at in free for at in range(base, base + size)):
             return base
     return None
+
+
+def place(memory, reserved, size, base, limit, four_gib):
+    """Where an area goes that may go anywhere: bottom-up from 4 GiB on if the limit is that far, else top-down."""
+    end = max(start + length for start, length in memory)
+    limit = min(limit or end, end)
+    if base + size > limit:
+        return None
+    found = None
+    if limit >= four_gib + size:
+        found = find(memory, reserved, size, 1, four_gib, limit, bottom_up=True)
+    return find(memory, reserved, size, 1, max(base, 1), limit) if found is None else found
