@@ -21,7 +21,7 @@ _DEEPEST = 64
 _TEXTUAL = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|&\{[^{}\n]*\}'
 _COMMENT = re.compile(rf"{_TEXTUAL}|(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<open>/\*)", re.DOTALL)
 _DIRECTIVE = re.compile(
-    r"^[ \t]*#[ \t]*(?:(?P<word>include|define|undef|if|ifdef|ifndef|elif|else|endif|error|warning|pragma|line)\b|\d)"
+    r"^[ \t]*#[ \t]*(?:(?:include|define|undef|if|ifdef|ifndef|elif|else|endif|error|warning|pragma|line)(?![\w-])|\d)"
     r"(?:[^\n\\]|\\\n|\\.)*",
     re.MULTILINE,
 )

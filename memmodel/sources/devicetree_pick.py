@@ -22,7 +22,7 @@ _PROPERTY = re.compile(r"\s*(?:[A-Za-z_]\w*:\s*)*[\w,.+*#?@-]+\s*(?:=.*)?;?", re
 _WORD = re.compile(r"(?<![\w'])(&?[A-Za-z_]\w*|&\{[^}]*\})")
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _UNKNOWN = re.compile(r"#\s*(?:include|if|ifdef|ifndef|elif|else|endif)\b")
-_FAR_SHIFT = re.compile(r"<<\s*(?:[^\s\d(]|\(|\d{3})")
+_FAR_SHIFT = re.compile(r"<<(?!\s*(?:\d{1,2}|0[xX][0-9a-fA-F]{1,2})\b)")
 
 
 class Picked(NamedTuple):
@@ -178,7 +178,7 @@ class _Picker:
                 statement, word[1], f"{statement.name} needs numbers; macros and references are not resolved"
             )
         if _FAR_SHIFT.search(value):
-            raise self.bad(statement, value, "a shift is by a plain number below 100")
+            raise self.bad(statement, value, "a shift is by a plain number of one or two digits")
 
     def bad(self, statement: Statement, found: str, allowed: str) -> InputError:
         """A complaint about a statement."""

@@ -129,6 +129,11 @@ def test_cells__size_alone_needs_no_address_width():
     assert tree.cells.endswith("1 and 1 or 2 and 1 by the values")
 
 
+def test_cells__expressions_and_wide_numbers():
+    text = f"reserved-memory {{ {CELLS} a {{ reg = <0 (3 << 0x1e)>, /bits/ 64 <0x4000>; }}; }};"
+    assert parse_device_tree(text, "f").nodes[0].reg == Span(3 << 30, 0x4000)
+
+
 def test_cells__of_the_root():
     text = "/ { #address-cells = <1>; #size-cells = <2>; reserved-memory { a { reg = <1 2 3>; }; }; };"
     assert parse_device_tree(text, "f").nodes[0].reg == Span(1, (2 << 32) + 3)
@@ -222,8 +227,15 @@ def test_unquote__only_where_most_lines_are():
         ("reserved-memory {\na { size = <1> }; };", "f:2: no device tree source: expected ';' or ','"),
         ("reserved-memory {\na { size = <1>; } };", "f:2: no device tree source: expected ';'"),
         ("reserved-memory {\na { size = <09>; }; };", "f:1: no device tree source: invalid literal"),
-        ("reserved-memory { a { size = <(1 << 999999)>; }; };", "a shift is by a plain number below 100"),
-        ("reserved-memory { a { size = <(1 << (9))>; }; };", "a shift is by a plain number below 100"),
+        ("reserved-memory { a { size = <(1 << 999999)>; }; };", "a shift is by a plain number of one or two digits"),
+        (
+            "reserved-memory { a { size = <(1 << 0xfffffffff)>; }; };",
+            "a shift is by a plain number of one or two digits",
+        ),
+        ("reserved-memory { a { size = <(1 >> -1)>; }; };", "f:1: no device tree source: negative shift count"),
+        ("reserved-memory { a { size = <(1 / 0)>; }; };", "f:1: no device tree source: division by zero"),
+        (f"reserved-memory {{ a {{ size = <{'(' * 5000}>; }}; }};", "f:1: no device tree source: maximum recursion"),
+        ("reserved-memory { a { size = <(1 << (9))>; }; };", "a shift is by a plain number of one or two digits"),
         ("reserved-memory {\n...\na { size = <1>; }; };", "f:3: found '...'; only a name stands before the { of a"),
         ("reserved-memory { a { size = <1>; ...\nno-map; }; };", "f:1: found '... no-map;'; a property is"),
         ("reserved-memory {\nPOOL(a, 1);\n a { size = <1>; }; };", "f:2: found 'POOL(a, 1);'; a property is"),
