@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
+    from memmodel.mechanisms.cma_verdicts import CmaVerdict, cma_granule_bounds, cma_verdicts
     from memmodel.mechanisms.compaction import (
         CompactionOutcome,
         compact_memory,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.memblock import MemoryMap
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
     from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
     from memmodel.mechanisms.move_pages import Entry, MovePagesOutcome, move_pages
@@ -49,11 +51,14 @@ if TYPE_CHECKING:
         CompactResult,
         ReclaimRequest,
     )
+    from memmodel.mechanisms.reserved_memory import ReservedMemory, reserved_memory
     from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
     from memmodel.mechanisms.tlb import Tlb
     from memmodel.memory import PhysicalMemory, load
     from memmodel.replaying.replay import replay
     from memmodel.replaying.what_if import what_if
+    from memmodel.sources.cmalog import CmaLog, read_cma_log
+    from memmodel.sources.devicetree import DeviceTree, read_device_tree
     from memmodel.sources.ftrace import read_trace
     from memmodel.sources.snapshot import read_snapshot
     from memmodel.state.failure_layout import MfFlag
@@ -68,6 +73,7 @@ _HOME = {
     "memmodel.geometry": ("Geometry",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
+    "memmodel.mechanisms.cma_verdicts": ("CmaVerdict", "cma_granule_bounds", "cma_verdicts"),
     "memmodel.mechanisms.compaction": (
         *("CompactionOutcome", "compact_memory", "compact_zone", "run_kcompactd", "run_proactive_compaction"),
         "try_to_compact_pages",
@@ -80,6 +86,7 @@ _HOME = {
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
     "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.memblock": ("MemoryMap",),
     "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
     "memmodel.mechanisms.page_access": ("PageAccess", "access_page"),
     "memmodel.mechanisms.page_flags": ("FlagsLayout", "kpageflags"),
@@ -92,11 +99,14 @@ _HOME = {
     "memmodel.mechanisms.policies": (
         *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
     ),
+    "memmodel.mechanisms.reserved_memory": ("ReservedMemory", "reserved_memory"),
     "memmodel.mechanisms.soft_offline": ("OfflineOutcome", "soft_offline_page"),
     "memmodel.mechanisms.tlb": ("Tlb",),
     "memmodel.memory": ("PhysicalMemory", "load"),
     "memmodel.replaying.replay": ("replay",),
     "memmodel.replaying.what_if": ("what_if",),
+    "memmodel.sources.cmalog": ("CmaLog", "read_cma_log"),
+    "memmodel.sources.devicetree": ("DeviceTree", "read_device_tree"),
     "memmodel.sources.ftrace": ("read_trace",),
     "memmodel.sources.snapshot": ("read_snapshot",),
     "memmodel.state.failure_layout": ("MfFlag",),
@@ -107,12 +117,15 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "CmaLog",
+    "CmaVerdict",
     "CompactPriority",
     "CompactRequest",
     "CompactResult",
     "Compaction",
     "CompactionOutcome",
     "CopyOutcome",
+    "DeviceTree",
     "DmaBuf",
     "Entry",
     "FailureOutcome",
@@ -127,6 +140,7 @@ __all__ = [
     "KswapdRun",
     "LeastRecentlyAllocated",
     "MemmodelError",
+    "MemoryMap",
     "MfFlag",
     "MigrationOutcome",
     "MovePagesOutcome",
@@ -134,6 +148,7 @@ __all__ = [
     "PageAccess",
     "PhysicalMemory",
     "ReclaimRequest",
+    "ReservedMemory",
     "Signal",
     "Task",
     "Tlb",
@@ -143,6 +158,8 @@ __all__ = [
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
+    "cma_granule_bounds",
+    "cma_verdicts",
     "compact_memory",
     "compact_zone",
     "copy_mc_highpages",
@@ -165,11 +182,14 @@ __all__ = [
     "memory_failure_stats",
     "migrate_pages",
     "move_pages",
+    "read_cma_log",
+    "read_device_tree",
     "read_snapshot",
     "read_trace",
     "replay",
     "rerun",
     "run_kcompactd",
+    "reserved_memory",
     "run_kswapd",
     "run_memory_failure_work",
     "run_proactive_compaction",

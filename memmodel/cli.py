@@ -22,6 +22,7 @@ from memmodel.units import format_bytes
 if TYPE_CHECKING:
     import xarray as xr
 
+    from memmodel.geometry import Geometry
     from memmodel.studies.registry import Parameter, Study, Value
 
 __all__ = ["cli", "main", "run_command"]
@@ -216,26 +217,44 @@ def _judge(ds: "xr.Dataset") -> int:
 
 @cli.command()
 @click.option("--config", metavar="FILE", help="A kernel .config to start from; the other options change it.")
-@click.option("--page-size", metavar="SIZE", help="4KiB, 16KiB, 64KiB.")
+@click.option("--page-size", metavar="SIZE", help="4KiB, 16KiB, 64KiB; several with --device-tree.")
 @click.option("--arch", metavar="ARCH", help="x86_64, arm64, powerpc64, generic.")
 @click.option("--kernel", metavar="NAME", help="Kernel whose rules hold, such as 6.12.117.")
 @click.option("--max-page-order", type=int, metavar="N", help="MAX_PAGE_ORDER, inclusive.")
 @click.option("--page-block-max-order", type=int, metavar="N", help="Limit of the pageblock order.")
 @click.option("--no-thp", is_flag=True, help="Without transparent huge pages.")
 @click.option("--no-hugetlb", is_flag=True, help="Without hugetlb pages.")
+@click.option("--device-tree", metavar="FILE", help="Show what becomes of the reserved-memory nodes of this .dts.")
+@click.option("--cma", metavar="SIZE", help="With --device-tree: what cma= of the boot line says.")
 @_json
 def geometry(
-    config: str | None, kernel: str | None, no_thp: bool, no_hugetlb: bool, as_json: bool, **given: Any
+    config: str | None,
+    kernel: str | None,
+    no_thp: bool,
+    no_hugetlb: bool,
+    device_tree: str | None,
+    cma: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """The orders and alignments of a kernel configuration."""
     from memmodel.geometry import Geometry
 
+    if cma is not None and device_tree is None:
+        raise InputError("--cma: only with --device-tree")
     given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
     changes = {name: value for name, value in given.items() if value is not None}
-    if config is not None:
-        geo = Geometry.from_kconfig(Path(config), kernel=kernel, **changes)
-    else:
-        geo = Geometry(**changes if kernel is None else {**changes, "kernel": kernel})
+
+    def build(**more: Any) -> "Geometry":
+        if config is not None:
+            return Geometry.from_kconfig(Path(config), kernel=kernel, **changes | more)
+        return Geometry(**changes | more if kernel is None else {**changes, **more, "kernel": kernel})
+
+    if device_tree is not None:
+        sizes = changes.get("page_size", "").split(",")
+        _device_tree(device_tree, [build(**{"page_size": size} if size else {}) for size in sizes], cma, as_json)
+        return
+    geo = build()
     summary = geo.summary()
     if as_json:
         click.echo(to_json(summary))
@@ -244,6 +263,22 @@ def geometry(
     sizes = [f"({format_bytes(value)})" if key.endswith("_bytes") else "" for key, value in summary.items()]
     click.echo(table([(key, value, size) for (key, value), size in zip(summary.items(), sizes, strict=True)]))
     for note in notes:
+        _note(f"note: {note}")
+
+
+def _device_tree(path: str, builds: "list[Geometry]", cma: str | None, as_json: bool) -> None:
+    from memmodel.mechanisms.reserved_memory import reserved_memory
+    from memmodel.sources.devicetree import read_device_tree
+
+    tree = read_device_tree(path)
+    found = reserved_memory(tree, builds, cma=cma)
+    if as_json:
+        content = {"builds": [geo.summary() for geo in builds], "cells": tree.cells, "nodes": found.rows()}
+        click.echo(to_json(content | {"notes": found.notes}))
+        return
+    click.echo(table(found.table()))
+    of_nodes = (f"{row['node']}: {note}" for row in found.rows() for note in row["notes"])
+    for note in dict.fromkeys((*(note for geo in builds for note in geo.notes), *found.notes, *of_nodes)):
         _note(f"note: {note}")
 
 

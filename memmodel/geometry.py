@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple, SupportsInt
 
 from memmodel.errors import GeometryError, InputError
 from memmodel.sources.features import DEFAULT_KERNEL, select_features, version_notes
 from memmodel.sources.kconfig import geometry_options, read_kconfig
 from memmodel.sources.reading import PathLike
+from memmodel.sources.spans import END_OF_MEMORY_BYTES
 from memmodel.units import format_bytes, parse_bytes
 
 __all__ = ["ARCHES", "PREEMPT_MODELS", "Geometry", "ZoneLimits", "zone_limits"]
@@ -21,7 +23,6 @@ _ALIASES = {
     **dict.fromkeys(("powerpc", "ppc64", "ppc64le", "ppc64el"), "powerpc64"),
 }
 _MIN_PAGE_SHIFT, _MAX_PAGE_SHIFT = 12, 20
-_END_OF_MEMORY_BYTES = 1 << 52  # the most that any of the architectures can address
 
 
 class _Build(NamedTuple):
@@ -189,6 +190,39 @@ class Geometry:
                 geo = geo.replace(notes=(*notes, _not_shown_note(not_shown, geo, other)))
         return geo
 
+    @classmethod
+    def all_from_kconfig(cls, source: PathLike, kernel: str | None = None, **changes: Any) -> "tuple[Geometry, ...]":
+        """Every build that a configuration leaves open, that of `from_kconfig` first.
+
+        An option of the pageblock order that an excerpt does not show may be on or off, and a version that it does not
+        name may be any. Builds of the same orders and alignment count once: more than one means that they cannot be
+        told.
+
+        Parameters
+        ----------
+        source, kernel, changes
+            As for `from_kconfig`.
+
+        Raises
+        ------
+        InputError, GeometryError
+            As `from_kconfig`.
+        """
+        builds = [cls.from_kconfig(source, kernel, **changes)]
+        config = read_kconfig(source)
+        not_shown = [name for name in geometry_options(config, kernel).not_shown if name not in changes]
+        for version in (kernel, *(_other_versions(config.symbols) if kernel is None and config.kernel is None else ())):
+            for flags in product((True, False), repeat=len(not_shown)):
+                chosen = changes | dict(zip(not_shown, flags, strict=True))
+                try:
+                    builds.append(cls.from_kconfig(source, version, **chosen))
+                except GeometryError:
+                    continue  # that one cannot be built
+        distinct: dict[tuple[int, ...], Geometry] = {}
+        for geo in builds:
+            distinct.setdefault((geo.max_page_order, geo.pageblock_order, geo.cma_min_alignment_bytes), geo)
+        return tuple(distinct.values())
+
     @property
     def page_shift(self) -> int:
         """PAGE_SHIFT: log2 of the page size."""
@@ -271,7 +305,7 @@ def zone_limits(geo: Geometry) -> tuple[ZoneLimits, ...]:
         starts = {"DMA": 0, "Normal": 4 << 30}
     elif geo.highmem:
         starts = {"Normal": 0, "HighMem": 896 << 20}
-    ends = (*list(starts.values())[1:], _END_OF_MEMORY_BYTES)
+    ends = (*list(starts.values())[1:], END_OF_MEMORY_BYTES)
     return tuple(ZoneLimits(name, start, end) for (name, start), end in zip(starts.items(), ends, strict=True))
 
 
@@ -389,6 +423,14 @@ def _remarks(geo: Geometry, build: _Build) -> list[str]:
     if geo.arch == "generic" and default > 10 and build.page_shift not in (14, 16):
         notes.append(f"generic with {pages}: no kernel is known; max_page_order {top}, PMD order {geo.hpage_pmd_order}")
     return notes
+
+
+def _other_versions(symbols: Iterable[str]) -> tuple[str, ...]:
+    """A kernel on the other side of each change that the orders hang on, as far as the symbols allow it."""
+    names = set(symbols)
+    if names & {"PAGE_BLOCK_MAX_ORDER", "PAGE_BLOCK_ORDER"}:
+        return ()
+    return ("6.9", "6.3") if "ARCH_FORCE_MAX_ORDER" in names else ("6.9", "6.3", "5.18")
 
 
 def _not_shown_note(names: list[str], geo: Geometry, other: Geometry) -> str:

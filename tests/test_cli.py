@@ -429,3 +429,34 @@ def test_program__interrupted(tmp_path, monkeypatch, workers):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_geometry__device_tree(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-imx91-256m-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--page-size", "64KiB", "--device-tree", path)
+    code, out, err = run(*flags)
+    header, row = out.splitlines()
+    assert (code, err) == (0, "")
+    assert header.split("  ")[0] == "page size"
+    assert "512 MiB" in row
+    assert row.endswith("Reserved memory: incorrect alignment of CMA region")
+    code, out, _ = run(*flags[:4], "16KiB", *flags[5:], "--cma", "64M", "--json")
+    content = json.loads(out)
+    (geo,), (node,) = content["builds"], content["nodes"]
+    assert (geo["cma_min_alignment_bytes"], node["accepted"], node["errno"]) == (32 << 20, False, -16)
+    _, out, _ = run(*flags[:4], "4KiB,16KiB,64KiB", *flags[5:])
+    assert [row.split()[0] for row in out.splitlines()[1:]] == ["4", "16", "64"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--device-tree", "nothing.dts"), "nothing.dts: cannot be read"),
+        (("--cma", "1M"), "--cma: only with --device-tree"),
+        (("--page-size", "4KiB,16KiB"), "page size '4KiB,16KiB' is not a number of bytes"),
+    ],
+)
+def test_geometry__device_tree_refused(run, options, words):
+    code, out, err = run("geometry", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memmodel.errors import GeometryError, InputError
 from memmodel.geometry import Geometry, zone_limits
 from memmodel.sources.features import FEATURES, kernel_features, kernel_version
+from memmodel.sources.kconfig import read_kconfig
 from tests.reference import geometry as reference
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -355,3 +356,42 @@ def test_geometry__recorded_pagetypeinfo():
             kernel = (recording / "version").read_text().split()[2] if (recording / "version").exists() else "6.12.117"
             geo = Geometry(page_size="16KiB" if kernel.endswith("16k") else "4KiB", kernel=kernel)
         assert geo.pageblock_order == order, path
+
+
+CASES = Path(__file__).parent / "data" / "cases"
+
+
+def test_from_kconfig__excerpt_without_hugetlb():
+    path = CASES / "config-x86-cma-nothp-01.config"
+    builds = Geometry.all_from_kconfig(path)
+    assert [geo.pageblock_order for geo in builds] == [9, 10]
+    assert [geo.cma_min_alignment_bytes >> 20 for geo in builds] == [2, 4]
+    assert builds[0] == Geometry.from_kconfig(path)
+    (note,) = [note for note in builds[0].notes if "not shown" in note]
+    assert note.startswith("hugetlb not shown, taken as on: pageblock_order 9")
+    (told,) = Geometry.all_from_kconfig(path, hugetlb=False)
+    assert (told.pageblock_order, told.max_page_order) == (10, 10)
+    config = read_kconfig(path)
+    assert config.is_on("MEMORY_FAILURE") is False
+    assert config.is_on("HUGETLB_PAGE", "HUGETLBFS") is None
+    assert config.integer("CMA_AREAS") == 8
+
+
+def test_from_kconfig__quoted_order_of_an_unknown_version():
+    path = CASES / "config-arm32-xen-quoted-01.config"
+    for kernel, order, largest_mib in (("6.3.13", 10, 4), ("6.4", 11, 8), ("7.3", 11, 8)):
+        geo = Geometry.from_kconfig(path, kernel=kernel)
+        assert (geo.max_page_order, geo.page_size_bytes << geo.max_page_order) == (order, largest_mib << 20)
+        assert geo.highmem
+    builds = Geometry.all_from_kconfig(path)
+    assert {geo.max_page_order for geo in builds} == {10, 11}
+    assert any("in an older kernel the largest order is 10" in note for note in builds[0].notes)
+    assert {geo.max_page_order for geo in Geometry.all_from_kconfig(path, kernel="6.6")} == {11}
+
+
+def test_all_from_kconfig__nothing_open():
+    text = "CONFIG_ARM64_16K_PAGES=y\nCONFIG_TRANSPARENT_HUGEPAGE=y\nCONFIG_HUGETLB_PAGE=y\n"
+    (geo,) = Geometry.all_from_kconfig(text)
+    assert geo.cma_min_alignment_bytes == 32 << 20
+    builds = Geometry.all_from_kconfig("CONFIG_X86_64=y\n")  # with and without huge pages; before 5.19
+    assert [(geo.pageblock_order, geo.cma_min_alignment_bytes >> 20) for geo in builds] == [(9, 2), (10, 4), (9, 4)]

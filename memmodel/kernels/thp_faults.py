@@ -53,7 +53,7 @@ def take(mem: Memory, fault: Fault, zonelist: Any, request: Request, flags: U) -
 
 @inlined
 def direct_compact(mem: Memory, fault: Fault, zonelist: Any, request: Request, mode: int) -> U:
-    """Compact, and an attempt unless all zones were left out or the page was captured (__alloc_pages_direct_compact)."""
+    """Compact, then an attempt, unless no zone was worth it or the page was captured (__alloc_pages_direct_compact)."""
     task = fault.hurried if mode == ASYNC else fault.patient
     control = task.compact.control[0]
     control.mode = mode

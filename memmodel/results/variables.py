@@ -335,6 +335,23 @@ _MEMORY_FAILURE = (
     Variable("n_ignored", "float64", "1", "ignored", "Memory failures with this result."),
 )
 
+_CMA_WASTE = (
+    Variable(
+        "cma_min_alignment_bytes", "float64", "byte", "CMA granule", "CMA areas begin and end on multiples of it."
+    ),
+    Variable("cma_reserved_bytes", "float64", "byte", "CMA memory", "Memory of all areas that the kernel made."),
+    Variable("cma_wasted_bytes", "float64", "byte", "CMA memory not asked for", "The part of it that rounding added."),
+    Variable("cma_wasted_share", "float64", "1", "share of CMA memory not asked for", "0 where no area was made."),
+    Variable(
+        "non_cma_bytes",
+        "float64",
+        "byte",
+        "memory outside CMA",
+        "What is left for unmovable and reclaimable allocations; the kernel's own image is not taken off.",
+    ),
+    Variable("n_pools_refused", "float64", "1", "pools refused", "For want of room, or by a size that does not fit."),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
-    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE)
+    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE, _CMA_WASTE)
 )

@@ -205,6 +205,16 @@ FEATURES: Mapping[str, Feature] = {
     "madvise_action_required": Feature(
         (6, 12, 0), "MADV_HWPOISON hits its caller as an access would (MF_ACTION_REQUIRED)", unsure=_READ_IN_6_12
     ),
+    "cma_untried_ebusy": Feature(
+        (7, 2, 0), "cma_alloc() that finds no free run at all is EBUSY, not ENOMEM", unsure=_READ_IN_7_2
+    ),
+    "cma_log_node": Feature((6, 12, 0), "the log line of a CMA area ends in its node", unsure=_READ_IN_6_12),
+    "cma_log_as_asked": Feature(
+        (7, 3, 0), "and has the size that was asked for, not what it was rounded to, and no node", unsure=_READ_IN_7_3
+    ),
+    "rmem_not_reusable_enodev": Feature(
+        (7, 2, 0), "a shared pool that is not for CMA is ENODEV to it, not EINVAL", unsure=_READ_IN_7_2
+    ),
     "enable_soft_offline": Feature((6, 12, 0), "vm.enable_soft_offline", unsure=_READ_IN_6_12),
     "unpoison_valid_pfn": Feature((6, 12, 0), "unpoisoning no page at all is ENXIO, not EIO", unsure=_READ_IN_6_12),
     "mf_log_pfn_first": Feature(

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypedDict
 
 from memmodel.errors import GeometryError, InputError
 from memmodel.sources.features import DEFAULT_KERNEL, FEATURES, kernel_features
+from memmodel.sources.quoting import QUOTE
 from memmodel.sources.reading import PathLike, read_text, refuse
 from memmodel.units import format_bytes
 
@@ -17,7 +18,6 @@ __all__ = ["ConfigOptions", "ConfigReading", "Kconfig", "geometry_options", "rea
 _FULL_CONFIG_SYMBOLS = 100  # "make tinyconfig" writes some 350; an excerpt leaves symbols out without meaning n
 
 _HEADER = re.compile(r"#\s*Linux/(\S+)\s+(\S+)\s+Kernel Configuration")
-_QUOTE = re.compile(r"^(?:>[ \t]?)+")  # a configuration quoted in a mail
 _ASSIGNMENT = re.compile(r'CONFIG_(\w+)=([ymn]|-?\d+|0[xX][0-9a-fA-F]+|"(?:[^"\\]|\\.)*")')
 _NOT_SET = re.compile(r"#\s*CONFIG_(\w+) is not set")
 _ALLOWED = 'allowed are CONFIG_NAME=y, m, n, a number, 0x... or "text", and # CONFIG_NAME is not set'
@@ -102,7 +102,7 @@ def _parse(path: str, text: str) -> Kconfig:
     notes = []
     arch = kernel = None
     for number, raw in enumerate(text.split("\n"), 1):
-        line = _QUOTE.sub("", raw).strip()
+        line = QUOTE.sub("", raw).strip()
         header = _HEADER.match(line)
         if header and kernel is None:
             arch, kernel = header.groups()

@@ -6,8 +6,9 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from memmodel.geometry import Geometry
+from memmodel.mechanisms.reserving import cma_area_bytes
 
-__all__ = ["QUANTITIES", "AlignmentRow", "cma_alignment_rows", "cma_area_bytes"]
+__all__ = ["QUANTITIES", "AlignmentRow", "cma_alignment_rows"]
 
 QUANTITIES = ("max_page_order", "pageblock_order", "cma_min_alignment_bytes", "cma_area_bytes")
 
@@ -33,11 +34,6 @@ class AlignmentRow(NamedTuple):
     def agrees(self) -> bool:
         """Whether all numbers are equal."""
         return self.published == self.modelled
-
-
-def cma_area_bytes(geo: Geometry, requested_bytes: int) -> int:
-    """Size of a CMA area of which `requested_bytes` were asked for: whole alignment units (kernel/dma/contiguous.c)."""
-    return -(-requested_bytes // geo.cma_min_alignment_bytes) * geo.cma_min_alignment_bytes
 
 
 def cma_alignment_rows() -> tuple[AlignmentRow, ...]:

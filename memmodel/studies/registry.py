@@ -24,6 +24,7 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 
 STUDIES: dict[str, str] = {
     "clear_pages": "memmodel.studies.clear_pages",
+    "cma_waste": "memmodel.studies.cma_waste",
     "demotion": "memmodel.studies.demotion",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",

@@ -47,6 +47,17 @@ def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> Non
     assert "DIFFERS" not in text
 
 
+def test_script__pools_of_4_mib(tmp_path: Path) -> None:
+    done = run("reproduce_cma_waste", "--out", "r.nc", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0)
+    assert "DIFFERS" not in done.stdout
+    rows = [" ".join(row.split()) for row in done.stdout.splitlines()]
+    assert "64KiB - 6.16 512 MiB 512 MiB 512 MiB 512 MiB 508 MiB" in rows
+    assert "16KiB 7 6.16 2 MiB 2 MiB 4 MiB 4 MiB 0 B" in rows
+    with xr.open_dataset(tmp_path / "r.nc") as ds:
+        assert ds.sizes == {"page_size": 3, "page_block_max_order": 3, "n_pools": 3}
+
+
 @pytest.mark.parametrize(
     ("script", "n_rows", "words"),
     [

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from memmodel.geometry import Geometry
-from memmodel.studies.cma_alignment import QUANTITIES, cma_alignment_rows, cma_area_bytes
+from memmodel.mechanisms.reserving import cma_area_bytes
+from memmodel.studies.cma_alignment import QUANTITIES, cma_alignment_rows
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce_cma_alignment.py"
 MIB = 1 << 20
