@@ -1,6 +1,6 @@
-"""The slow obvious twin of memory compaction (mm/compaction.c of 6.12.117; features name what 6.1 and 7.3 do otherwise).
+"""The slow obvious twin of memory compaction: mm/compaction.c of 6.12.117, and by feature what 6.1 and 7.3 do otherwise.
 
-Everything here is a generator that yields what happens, in the kernel's order, so that other tasks may act in between:
+What follows are generators that yield what happens, in the kernel's order, so that other tasks may act in between:
 
     ("begin", zone start, migrate pfn, free pfn, zone end, "sync" or "async"), ("end", ..., status)
     ("isolate_migratepages" | "isolate_freepages" | "fast_isolate_freepages", start, end, scanned, taken)

@@ -54,54 +54,17 @@ class SourceScanner:
     # -- one pageblock -------------------------------------------------------------------------------------------
 
     def scan_for_sources(self, start, end):
-        """isolate_migratepages_block over [start, end), ascending; False if the pageblock was to be skipped."""
-        zone = self.zone
-        whole = start in (zone.block_of(start), zone.start_pfn)
-        touched = aborted = False  # touched: the skip bit was looked at when the first page was taken
-        chunks = self.direct and self.mode == ASYNC  # a failure spoils the whole chunk of the request's size
-        pfn, n_scanned, n_taken, boundary = start, 0, 0, self.chunk_end(start)
-        while pfn < end:
-            if chunks and pfn >= boundary:
-                if n_taken:
-                    break
-                boundary = self.chunk_end(pfn)
-            order, free, takes = self.look_at(pfn)
-            n_scanned += 1 << order
-            if takes:
-                if not touched and whole:
-                    touched = True
-                    if self.test_and_set_skip(pfn) and not self.finish_block:
-                        n_scanned -= (1 << order) - 1
-                        pfn, aborted = end, True
-                        break
-                self.take_source(pfn, order)
-                n_taken += 1 << order
-                if n_taken >= CLUSTER_MAX and not self.finish_block:
-                    pfn += 1 << order
-                    break
-            elif chunks and not free:
-                if n_taken:
-                    self.put_back()
-                    n_taken = 0
-                pfn += (1 << order) - 1
-                if pfn < boundary:
-                    pfn = boundary - 1
-                    boundary += 1 << self.order
-                order = 0
-            pfn += 1 << order
-        pfn = min(pfn, end)
-        if pfn == end and (not n_taken or self.finish_block):
-            if whole and not touched:
-                self.memory.skip.add(zone.block_of(start))
+        """isolate_migratepages_block over [start, end); False if the pageblock was to be skipped."""
+        scan = SourceScan(self, start, end)
+        scan.walk()
+        if scan.pfn == end and (not scan.n_taken or self.finish_block):
+            if scan.whole and not scan.touched:
+                self.memory.skip.add(self.zone.block_of(start))
             self.advance_cached_migrate(end)
-        self.migrate_pfn = pfn
-        self.drain_next = not n_taken and not aborted and self.drain_is_due()
-        yield "isolate_migratepages", start, pfn, n_scanned, n_taken
-        return not aborted
-
-    def chunk_end(self, pfn):
-        """The end of the aligned chunk of the request's size."""
-        return (pfn | ((1 << max(self.order, 0)) - 1)) + 1
+        self.migrate_pfn = scan.pfn
+        self.drain_next = not scan.n_taken and not scan.aborted and self.drain_is_due()
+        yield "isolate_migratepages", start, scan.pfn, scan.n_scanned, scan.n_taken
+        return not scan.aborted
 
     def look_at(self, pfn):
         """(order of what the scanner passes at once, is it free, is it to be taken?)."""
@@ -195,3 +158,60 @@ class SourceScanner:
     def rotate_behind(self, pfn, order):
         if self.zone.rotate_behind(pfn):
             yield "rotated", pfn, order, "last"
+
+
+class SourceScan:
+    """The walk over one piece of a pageblock, ascending.
+
+    For an asynchronous request a page that stays where it is spoils the whole chunk of the request's size.
+    """
+
+    def __init__(self, run, start, end):
+        self.run, self.pfn, self.end = run, start, end
+        self.whole = start in (run.zone.block_of(start), run.zone.start_pfn)
+        self.touched = self.aborted = False  # touched: the skip bit was looked at when the first page was taken
+        self.n_scanned = self.n_taken = 0
+        self.chunks = run.direct and run.mode == ASYNC
+        self.boundary = self.chunk_end()
+
+    def chunk_end(self):
+        return (self.pfn | ((1 << max(self.run.order, 0)) - 1)) + 1
+
+    def walk(self):
+        while self.pfn < self.end:
+            if self.chunks and self.pfn >= self.boundary:
+                if self.n_taken:
+                    break
+                self.boundary = self.chunk_end()
+            order, free, takes = self.run.look_at(self.pfn)
+            self.n_scanned += 1 << order
+            if not takes:
+                self.pass_by(order, free)
+            elif not self.take(order):
+                break
+        self.pfn = min(self.pfn, self.end)
+
+    def take(self, order):
+        """False if the walk is over: enough are taken, or another compaction had the pageblock."""
+        run = self.run
+        if self.whole and not self.touched:
+            self.touched = True
+            if run.test_and_set_skip(self.pfn) and not run.finish_block:
+                self.n_scanned -= (1 << order) - 1
+                self.pfn, self.aborted = self.end, True
+                return False
+        run.take_source(self.pfn, order)
+        self.n_taken += 1 << order
+        self.pfn += 1 << order
+        return self.n_taken < CLUSTER_MAX or run.finish_block
+
+    def pass_by(self, order, free):
+        self.pfn += 1 << order
+        if not self.chunks or free:
+            return
+        if self.n_taken:
+            self.run.put_back()
+            self.n_taken = 0
+        if self.pfn <= self.boundary:
+            self.pfn = self.boundary
+            self.boundary += 1 << self.run.order

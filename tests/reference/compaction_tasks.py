@@ -4,7 +4,7 @@ A CompactionTask is one task's call; its methods are generators of the events th
 """
 
 from tests.reference.allocator_request import AllocFlags
-from tests.reference.allocator_zone import MIN, MOVABLE, UNMOVABLE, Capture
+from tests.reference.allocator_zone import MIN, Capture
 from tests.reference.compaction import Compaction, suit_allocation_order
 from tests.reference.compaction_state import (
     ALL_ORDERS,

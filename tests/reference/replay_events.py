@@ -15,7 +15,7 @@ LOST = re.compile(r"LOST (\d+) EVENTS")
 FIELD = re.compile(r"(\w+)=(\S+)")
 OPERATION = re.compile(r"gt\S*( |$)")
 # Functions whose operations are taken from the trace: compaction's and CMA's isolation, compaction's rotation.
-GIVEN = {"__isolate_free_page", "compaction_alloc", "fast_isolate_freepages"}
+GIVEN = frozenset({"__isolate_free_page", "compaction_alloc", "fast_isolate_freepages"})
 ROTATES = "move_freelist_tail"  # only where rotations are predicted
 DRAINERS = "mm_page_free", "mm_page_free_batched", "mm_page_pcpu_drain"
 PAUSE_S = 0.15  # a trace without a line for so long: the CPUs were idle
@@ -86,7 +86,7 @@ def read_events(path):
 class Trace:
     """What a replay may know of a trace, whole or stripped of what the allocator must predict."""
 
-    def __init__(self, path, given=frozenset(GIVEN)):
+    def __init__(self, path, given=GIVEN):
         events, self.n_lost = read_events(path)
         direct = lines_of_direct_frees(events)
         self.events = [event for event in events if not event.operation or known(event, given)]

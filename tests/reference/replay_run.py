@@ -80,6 +80,10 @@ class Replay(CmaEvents):
         else:
             getattr(self, "on_" + event.name, self.ignore)(event)
 
+    def more(self):
+        """Of a summary, beside the score."""
+        return {}
+
     def ignore(self, event):
         """It says nothing about pages."""
 
