@@ -1,4 +1,4 @@
-"""The slow obvious twin of memory compaction: mm/compaction.c of 6.12.117, and by feature what 6.1 and 7.3 do otherwise.
+"""The slow obvious twin of memory compaction: mm/compaction.c of 6.12.117, by feature also what 6.1 and 7.3 do.
 
 What follows are generators that yield what happens, in the kernel's order, so that other tasks may act in between:
 

@@ -246,7 +246,7 @@ class TargetSearch:
         return False
 
     def walk(self, order):
-        """(entry at which the walk stopped or None, best candidate or 0, entries visited); one that will do is `taken`."""
+        """(entry at which the walk stopped or None, best candidate or 0, entries visited); what will do is `taken`."""
         run, zone = self.run_, self.zone
         best = n_visited = 0
         for pfn in reversed(list(zone.list_of(order, MOVABLE))):

@@ -29,6 +29,8 @@ class Compactor:
     def __init__(self, allocator, pages=None, proactiveness=20, unevictable_allowed=True):
         self.allocator = allocator
         self.pages = pages or Pages(LruState(allocator.lru))
+        if "lru_batch_31" not in allocator.zones[0].features:
+            self.pages.lru.batch_size = 15
         self.memory = {zone.index: ZoneMemory() for zone in allocator.zones}
         self.proactiveness = proactiveness  # vm.compaction_proactiveness
         self.unevictable_allowed = unevictable_allowed  # vm.compact_unevictable_allowed
@@ -82,6 +84,10 @@ class Compactor:
 
     def newer(self):
         return "pageblock_order_sources" in self.allocator.zones[0].features
+
+    def is_due(self, present):
+        """Does kcompactd begin by itself (should_proactive_compact_node)?"""
+        return self.proactiveness > 0 and not self.kswapd_runs and self.node_score(present) > self.high_mark()
 
     def goes_on(self, zone):
         """When a proactive run ends (__compact_finished)."""
