@@ -80,7 +80,6 @@ class FreeScanner:
         self.allocator.run_on(self.cpu, self.capture_of_zone())
         self.allocator.isolate_free_page(pfn)
         self.hold(pfn, order)
-        yield "isolated", pfn, order
         return True
 
     def enough(self):
@@ -136,8 +135,9 @@ class FreeScanner:
             n_scanned += 1
             order = zone.free_orders.get(pfn)
             if order is not None:
-                if not (yield from self.isolate(pfn, order)):
+                if not self.isolate(pfn, order):
                     break
+                yield "isolated", pfn, order
                 n_scanned += (1 << order) - 1
                 n_taken += 1 << order
                 if self.enough():
@@ -229,16 +229,16 @@ class TargetSearch:
         run = self.run_
         last, best, n_visited = self.walk(order)
         pfn = self.taken if self.taken is not None else best or None
-        if pfn is not None or last is not None:
-            yield from self.rotate_to(pfn if pfn is not None else last, order)
-        self.taken = pfn
-        if pfn is not None:
-            if not (yield from run.isolate(pfn, order)):
-                self.taken = None
-                self.next_order(run.search_order + 1)
-                return True
+        rotated = self.rotate_to(last if pfn is None else pfn, order)
+        self.taken = pfn if pfn is not None and run.isolate(pfn, order) else None  # under one lock
+        if rotated is not None:
+            yield "rotated", rotated, order, "first"
+        if self.taken is not None:
+            yield "isolated", pfn, order
             self.n_taken = 1 << order
             self.n_scanned += self.n_taken - 1
+        elif pfn is not None:
+            self.next_order(run.search_order + 1)
         if pfn is not None or (run.has("large_folio_compaction") and run.enough()):
             return True
         if n_visited >= self.limit:
@@ -265,6 +265,8 @@ class TargetSearch:
         return None, best, n_visited
 
     def rotate_to(self, pfn, order):
-        if self.zone.head(order, MOVABLE) != pfn:
-            self.zone.rotate_to(pfn)
-            yield "rotated", pfn, order, "first"
+        """The pfn, if that changed anything."""
+        if pfn is None or self.zone.head(order, MOVABLE) == pfn:
+            return None
+        self.zone.rotate_to(pfn)
+        return pfn
