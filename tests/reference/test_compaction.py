@@ -185,7 +185,8 @@ def test_scan_for_sources__stops_after_32_and_a_second_visit_takes_the_rest() ->
     assert memory_of(compactor).cached_migrate == [0, 0]
     assert run.sources[0] == (95, 0)
     run.finish_block = True
-    assert events(run.scan_for_sources(96, 128)) == ([("isolate_migratepages", 96, 128, 32, 32)], True)
+    compactor.allocator.lru.update(range(80, 96))
+    assert events(run.scan_for_sources(80, 128)) == ([("isolate_migratepages", 80, 128, 48, 48)], True)
     assert memory_of(compactor).cached_migrate == [192, 192]  # behind the pageblock that follows
 
 
@@ -204,6 +205,11 @@ def test_scan_for_sources__hints_ignored_are_set_by_empty_pageblocks_alone() -> 
     assert memory_of(compactor).skip == set()
     events(run.scan_for_sources(8, 12))
     assert memory_of(compactor).skip == {8}
+    memory_of(compactor).skip.clear()
+    compactor.allocator.lru.update(range(4, 8))
+    run.finish_block = True
+    assert events(run.scan_for_sources(4, 8)) == ([("isolate_migratepages", 4, 8, 4, 4)], True)
+    assert memory_of(compactor).skip == set()
 
 
 def test_scan_for_sources__a_bit_set_meanwhile_gives_the_pageblock_up() -> None:

@@ -95,14 +95,24 @@ def test_search_targets__each_failure_begins_an_order_lower_and_halves_the_limit
     assert run.search_order == 3
 
 
-def test_search_targets__candidates_halve_the_limit_and_so_does_a_walk_that_reached_it() -> None:
-    """Limit 4 after two failures: the candidate 128 makes it 2, so the walk ends there; the next order has 1."""
+def test_search_targets__a_candidate_halves_the_limit() -> None:
+    """Limit 4 after two failures, and 2 from the candidate 128 on: 200 would be better, but stands third."""
+    compactor = with_lists({3: [200, 72, 128]})
+    run = searching(compactor)
+    run.fast_search_fail = 2
+    assert events(run.search_targets())[0] == [
+        ("rotated", 128, 3, "first"),
+        ("isolated", 128, 3),
+        ("fast_isolate_freepages", 128, 256, 9, 8),
+    ]
+
+
+def test_search_targets__a_walk_that_reached_the_limit_halves_it() -> None:
+    """4 of order 3, then 2 of order 2: there too 200 stands third."""
     compactor = with_lists({3: [40, 48, 56, 64, 72], 2: [200, 80, 100]})
     run = searching(compactor)
     run.fast_search_fail = 2
-    found, _ = events(run.search_targets())
-    # 4 of order 3, one more of order 2 would be enough for 2, and 200 stands third
-    assert found == [
+    assert events(run.search_targets())[0] == [
         ("rotated", 48, 3, "first"),
         ("rotated", 80, 2, "first"),
         ("fast_isolate_freepages", 128, 256, 6, 0),

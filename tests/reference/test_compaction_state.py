@@ -69,8 +69,8 @@ def test_reset__from_both_ends() -> None:
 
 
 def test_reset__every_eighth_page_is_looked_at() -> None:
-    """Movable pages at 17 and free ones at 33 are not seen: no distance is left between the scanners."""
-    compactor = build(" ".join(["um" + "u" * 14, "u." + "u" * 14]))
+    """Movable pages at 17 and 20 and free ones at 33 and 36 are not seen: no distance is left between the scanners."""
+    compactor = build(" ".join(["umuum" + "u" * 11, "u.uu." + "u" * 11]))
     memory = reset(compactor, [16, 32])
     assert memory.skip == {16, 32}
     assert (memory.init_migrate, memory.init_free) == (0, 0)
@@ -129,6 +129,12 @@ def test_find_source_block__in_the_lower_half_at_the_start_of_the_zone() -> None
     assert events(run.find_source_block()) == ([("rotated", 88, 3, "last")], (80, True))
     assert list(run.zone.lists[3, MOVABLE]) == [32, 272, 48, 88]
     assert (run.fast_search_fail, run.fast_start, run.migrate_pfn) == (0, 88, 16)
+    run.memory.skip.discard(48)
+    assert events(run.find_source_block()) == ([("rotated", 32, 3, "last")], (32, True))
+    assert run.fast_start == 32
+    run.memory.skip.add(32)
+    assert events(run.find_source_block()) == ([("rotated", 48, 3, "last")], (48, True))
+    assert run.fast_start == 32
 
 
 def test_find_source_block__in_the_lowest_eighth_of_the_rest_elsewhere() -> None:

@@ -85,6 +85,7 @@ def test_direct__failures_of_a_hurried_request_are_not_held_against_the_zone(
         assert (again, result) == ([("deferred", "Normal", 4, 0, 1, 2)], Status.DEFERRED)
     else:
         assert ("suitable", "continue") in again
+    memory_of(compactor).defer_shift = 5
     again, _ = events(CompactionTask(compactor).direct(request(4), PRIORITY_FULL))
     assert ("suitable", "continue") in again
 
@@ -170,6 +171,8 @@ def test_node_suitable() -> None:
 
 def test_compact_memory__empties_the_batches_first() -> None:
     compactor = build("bu.. uuuu ...u")
+    batches = compactor.pages.lru.batches
+    batches[1] = batches.pop(0)  # of another CPU
     found, _ = events(CompactionTask(compactor).compact_memory())
     assert ("isolate_migratepages", 4, 8, 3 + 1, 1) in found
     assert ("free", 4) in found
@@ -210,6 +213,25 @@ def test_once__a_failure_takes_the_rest_of_the_pageblock() -> None:
         ("migratepages", 9, 23),
     ]
     assert run.finish_block
+
+
+@pytest.mark.parametrize(("pmd_order", "last_migrated"), [(6, 0), (9, 64)])
+def test_once__no_drain_helps_a_huge_page_where_some_pages_stayed(pmd_order: int, last_migrated: int) -> None:
+    compactor = build(" ".join(["s" * 32 + "u" * 32, "u" * 64, "u" * 64, "." * 40 + "u" * 24]), pmd_order=pmd_order)
+    compactor.pages.pinned.add(70)
+    run = run_of(compactor, order=6, mode=SYNC_LIGHT)
+    run.last_migrated, run.migrate_pfn, run.free_pfn = 10**6, 64, 256
+    found, _ = events(run.once())
+    assert named(found, "isolate_migratepages")[1:] == [("isolate_migratepages", 96, 128, 32, 0)]
+    assert run.last_migrated == last_migrated
+    assert run.drain_next == (last_migrated > 0)
+
+
+def test_loop__one_drain_until_something_has_moved_again() -> None:
+    compactor = with_room(" ".join(["m" + "u" * 15, USED, USED, USED, "." * 12 + "u" * 4]))
+    found, _ = events(CompactionTask(compactor).kcompactd(4, 2))
+    assert len(named(found, "isolate_migratepages")) == 4
+    assert len(named(found, "drain")) == 2  # the other one when it has failed
 
 
 def test_once__nothing_is_rescanned_where_hints_are_ignored() -> None:
