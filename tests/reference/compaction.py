@@ -89,7 +89,7 @@ class Compaction(SourceScanner, FreeScanner, Mover):
     def __init__(self, compactor, zone, order, mode, *, cpu=0, direct=False, migratetype=UNMOVABLE, **options):
         self.allocator, self.pages = compactor.allocator, compactor.pages
         self.unevictable_allowed = compactor.unevictable_allowed
-        self.zone, self.memory = zone, compactor.memory[zone.index]
+        self.zone, self.memory = zone, compactor.memory_of(zone)
         self.order, self.mode, self.cpu, self.direct, self.migratetype = order, mode, cpu, direct, migratetype
         self.whole_zone = options.get("whole_zone", False)
         self.ignore_skip = options.get("ignore_skip", False)
@@ -192,7 +192,7 @@ class Compaction(SourceScanner, FreeScanner, Mover):
             if not again:
                 return Status.SUCCESS if captured else None
             self.finish_block = True
-            if self.order == self.allocator.pcp[self.zone.index, self.cpu].hpage_pmd_order:
+            if self.order == self.allocator.pcp_of(self.zone, self.cpu).hpage_pmd_order:
                 self.last_migrated = 0
 
     def may_rescan(self):
@@ -238,7 +238,7 @@ class Compaction(SourceScanner, FreeScanner, Mover):
         self.last_migrated = 0
         self.pages.lru.drain(self.cpu)
         self.allocator.run_on(self.cpu, self.capture_of_zone())
-        pcp = self.allocator.pcp[self.zone.index, self.cpu]
+        pcp = self.allocator.pcp_of(self.zone, self.cpu)
         n_pages = pcp.count
         pcp.drain_all()
         self.allocator.run_on(self.cpu)

@@ -80,7 +80,7 @@ class Pages:
     """The folios in use, by their first pfns; `lru` is a LruState. A page of no set is anonymous memory or shmem.
 
     `fixed`: page cache that never moves (ramfs: dirty, unevictable, without a migrate_folio). `pinned`: more
-    references than mappings. `anon`: no page cache.
+    references than mappings. `anon`: no page cache. `moves` logs (source, target, order) if set.
     """
 
     lru: object
@@ -92,6 +92,7 @@ class Pages:
     pinned: set = field(default_factory=set)
     writeback: set = field(default_factory=set)
     hugetlb: set = field(default_factory=set)
+    moves: list | None = None
 
     def kinds(self):
         return self.anon, self.mlocked, self.fixed, self.pinned, self.writeback, self.hugetlb
@@ -110,6 +111,8 @@ class Pages:
 
     def move(self, source, target, order):
         """The target becomes what the source was."""
+        if self.moves is not None:
+            self.moves.append((source, target, order))
         for kind in self.kinds():
             if source in kind:
                 kind.add(target)

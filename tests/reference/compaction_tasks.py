@@ -3,6 +3,8 @@
 A CompactionTask is one task's call; its methods are generators of the events that compaction.py lists.
 """
 
+from dataclasses import replace
+
 from tests.reference.allocator_request import AllocFlags
 from tests.reference.allocator_zone import MIN, Capture
 from tests.reference.compaction import Compaction, suit_allocation_order
@@ -31,26 +33,39 @@ class Compactor:
         self.pages = pages or Pages(LruState(allocator.lru))
         if "lru_batch_31" not in allocator.zones[0].features:
             self.pages.lru.batch_size = 15
-        self.memory = {zone.index: ZoneMemory() for zone in allocator.zones}
+        skip = set()  # a pageblock may belong to two zones
+        self.memory = {id(zone): ZoneMemory(skip=skip) for zone in allocator.zones}
         self.proactiveness = proactiveness  # vm.compaction_proactiveness
         self.unevictable_allowed = unevictable_allowed  # vm.compact_unevictable_allowed
         self.kswapd_runs = False
 
+    def memory_of(self, zone):
+        return self.memory[id(zone)]
+
+    def zones_of(self, node):
+        """Ascending; zones of machines with one node do not say theirs."""
+        return [zone for zone in self.allocator.zones if getattr(zone, "node", 0) == node]
+
+    def flags_of(self, request):
+        """Of the attempt that compacts."""
+        flags = AllocFlags.slow(request)
+        return replace(flags, cma=flags.cma and getattr(self.allocator, "config_cma", True))
+
     def before_kswapd_sleeps(self):
         """reset_isolation_suitable."""
         for zone in self.allocator.zones:
-            reset_isolation_suitable(zone, self.memory[zone.index], self.pages)
+            reset_isolation_suitable(zone, self.memory_of(zone), self.pages)
 
     def page_allocated(self, zone, order):
         """A request has got its page after a compaction (__alloc_pages_direct_compact)."""
-        memory = self.memory[zone.index]
+        memory = self.memory_of(zone)
         memory.blockskip_flush = False
         memory.defer_reset(order, allocated=True)
         return "defer_reset", *memory.deferral(zone, order)
 
-    def node_suitable(self, order, highest_zone):
+    def node_suitable(self, order, highest_zone, node=0):
         """Has some zone anything to do for kcompactd (kcompactd_node_suitable)? Generator; returns it."""
-        for zone in self.allocator.zones:
+        for zone in self.zones_of(node):
             if zone.index <= highest_zone and (yield from self.suit(zone, order)) == Status.CONTINUE:
                 return True
         return False
@@ -63,16 +78,16 @@ class Compactor:
 
     def score(self, zone):
         """Per cent of the free pages that are in blocks too small for a huge page (extfrag_for_order)."""
-        huge = next(pcp.hpage_pmd_order for (index, _), pcp in self.allocator.pcp.items() if index == zone.index)
+        huge = self.allocator.pcp_of(zone, 0).hpage_pmd_order
         sizes = [(order, len(blocks) << order) for (order, _), blocks in zone.lists.items()]
         n_free = sum(n_pages for _, n_pages in sizes)
         n_suitable = sum(n_pages >> huge for order, n_pages in sizes if order >= huge) << huge
         return (n_free - n_suitable) * 100 // n_free if n_free else 0
 
-    def node_score(self, present):
-        """The zones' scores by their present pages; {zone index: pages}."""
+    def node_score(self, present, node=0):
+        """The zones' scores by their present pages, {zone index: pages of the node}."""
         n_node = sum(present.values())
-        return sum(present[zone.index] * self.score(zone) // (n_node + 1) for zone in self.allocator.zones)
+        return sum(present[zone.index] * self.score(zone) // (n_node + 1) for zone in self.zones_of(node))
 
     def low_mark(self):
         low = 100 - self.proactiveness
@@ -85,9 +100,9 @@ class Compactor:
     def newer(self):
         return "pageblock_order_sources" in self.allocator.zones[0].features
 
-    def is_due(self, present):
+    def is_due(self, present, node=0):
         """Does kcompactd begin by itself (should_proactive_compact_node)?"""
-        return self.proactiveness > 0 and not self.kswapd_runs and self.node_score(present) > self.high_mark()
+        return self.proactiveness > 0 and not self.kswapd_runs and self.node_score(present, node) > self.high_mark()
 
     def goes_on(self, zone):
         """When a proactive run ends (__compact_finished)."""
@@ -112,7 +127,7 @@ class CompactionTask:
 
     def memory_of(self, zone):
         self.zone = zone
-        return self.compactor.memory[zone.index]
+        return self.compactor.memory_of(zone)
 
     def deferred(self, zone, order):
         memory = self.memory_of(zone)
@@ -152,7 +167,7 @@ class CompactionTask:
             whole_zone=full,
             ignore_skip=full,
             ignore_suitable=full,
-            flags=AllocFlags.slow(request),
+            flags=self.compactor.flags_of(request),
             highest_zone=request.highest_zone,
             fs="FS" in request.gfp,
             capture=capture,
@@ -160,9 +175,9 @@ class CompactionTask:
         self.captured = capture.pfn
         return status if capture.pfn is None else Status.SUCCESS
 
-    def kcompactd(self, order, highest_zone):
+    def kcompactd(self, order, highest_zone, node=0):
         """kcompactd_do_work."""
-        for zone in self.compactor.allocator.zones:
+        for zone in self.compactor.zones_of(node):
             if zone.index > highest_zone or (yield from self.deferred(zone, order)):
                 continue
             if (yield from self.compactor.suit(zone, order)) != Status.CONTINUE:
@@ -181,12 +196,12 @@ class CompactionTask:
     def compact_memory(self):
         """sysctl_compaction_handler: everything."""
         self.compactor.pages.lru.drain_all()
-        for zone in self.compactor.allocator.zones:
+        for zone in sorted(self.compactor.allocator.zones, key=lambda zone: (getattr(zone, "node", 0), zone.index)):
             yield from self.compact_zone(zone, ALL_ORDERS, SYNC, whole_zone=True, ignore_skip=True)
 
-    def proactive(self):
+    def proactive(self, node=0):
         """proactive_compact_node."""
-        for zone in self.compactor.allocator.zones:
+        for zone in self.compactor.zones_of(node):
             yield from self.compact_zone(
                 zone,
                 ALL_ORDERS,

@@ -120,7 +120,7 @@ def named(found, *names):
 
 
 def memory_of(compactor):
-    return compactor.memory[2]
+    return compactor.memory_of(zone_of(compactor))
 
 
 def zone_of(compactor):

@@ -114,7 +114,7 @@ class PredictedReplay(Replay):
         self.compactor = Compactor(self.allocator, pages_of(flags, self.lru))
         self.pages = self.compactor.pages
         for lists, zone in zip(first.zones, self.allocator.zones, strict=True):
-            self.compactor.memory[zone.index] = memory_from_dump(lists)
+            self.compactor.memory[id(zone)] = memory_from_dump(lists)
         self.later = later or {}
         self.running = {}  # task -> [CompactionTask, generator, is it between begin and end?]
         self.step = ""
@@ -311,7 +311,7 @@ class PredictedReplay(Replay):
         """The C lines, the skip bits, and the LRU flag of each page."""
         equal = {"compaction_equal": True, "skip_bits_equal": True}
         for lists, zone in zip(state.zones, self.allocator.zones, strict=True):
-            memory, real = self.compactor.memory[zone.index], memory_from_dump(lists)
+            memory, real = self.compactor.memory_of(zone), memory_from_dump(lists)
             equal["skip_bits_equal"] &= memory.skip == real.skip
             same = {"skip": real.skip, "init_migrate": 0, "init_free": 0}
             equal["compaction_equal"] &= replace(memory, **same) == real

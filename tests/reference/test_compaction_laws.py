@@ -10,7 +10,7 @@ from tests.reference.allocator_zone import MOVABLE, RECLAIMABLE, UNMOVABLE
 from tests.reference.compaction import Compaction
 from tests.reference.compaction_state import ALL_ORDERS, ASYNC, SYNC, SYNC_LIGHT
 from tests.reference.compaction_tasks import CompactionTask
-from tests.reference.compaction_zones import PLENTY, build, request, zone_of
+from tests.reference.compaction_zones import PLENTY, build, memory_of, request, zone_of
 
 PAGEBLOCK = 16
 MIXES = ("m.", "mmm.", "m...", "mu.", "mlsprbu..", "msr....", "u....", "m")
@@ -89,7 +89,7 @@ class World:
 
 
 def check(world, captured, before):
-    zone, memory = world.zone, world.compactor.memory[2]
+    zone, memory = world.zone, memory_of(world.compactor)
     taken = [page for pfn, order in captured for page in range(pfn, pfn + (1 << order))]
     places = Counter([*world.used, *world.free(), *taken])
     assert places == Counter(range(zone.start_pfn, zone.end_pfn))
