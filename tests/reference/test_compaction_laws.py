@@ -2,15 +2,21 @@
 
 from collections import Counter
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.reference.allocator_drawn import draw_machine
+from tests.reference.allocator_nodes import KERNELS as NODE_KERNELS
+from tests.reference.allocator_nodes import NodeRequest
+from tests.reference.allocator_steps import GFP
+from tests.reference.allocator_views import build_twin
 from tests.reference.allocator_zone import MOVABLE, RECLAIMABLE, UNMOVABLE
 from tests.reference.compaction import Compaction
-from tests.reference.compaction_state import ALL_ORDERS, ASYNC, SYNC, SYNC_LIGHT
-from tests.reference.compaction_tasks import CompactionTask
-from tests.reference.compaction_zones import PLENTY, build, memory_of, request, zone_of
+from tests.reference.compaction_state import ALL_ORDERS, ASYNC, SYNC, SYNC_LIGHT, Pages
+from tests.reference.compaction_tasks import CompactionTask, Compactor
+from tests.reference.compaction_zones import PLENTY, build, events, memory_of, request, zone_of
 
 PAGEBLOCK = 16
 MIXES = ("m.", "mmm.", "m...", "mu.", "mlsprbu..", "msr....", "u....", "m")
@@ -166,3 +172,71 @@ def test_laws__the_scanners_only_approach_each_other(drawn, kernel, mode, order,
     assert sum(late < early for early, late in pairwise(starts)) <= 1
     blocks = [world.zone.block_of(pfn) for pfn in free_pfns]
     assert all(late <= early for early, late in pairwise(blocks))
+
+
+# -- whole machines ------------------------------------------------------------------------------------------------
+
+
+def filled_machine(random, kernel):
+    """(drawn machine, Compactor of its twin) after some allocations and frees; the folios in use are `used`."""
+    drawn = draw_machine(random, kernel, largest_order=6)
+    twin = build_twin(drawn)
+    compactor = Compactor(twin, Pages(twin.lru_state, moves=[]))
+    for _ in range(random.choice([50, 300])):
+        gfp, cpu = random.choice(GFP), random.randrange(drawn.n_cpus)
+        order = random.choice([0, 0, 0, 1, 3])
+        wanted = NodeRequest.of(order, gfp, random.choice(nodes_of(drawn)), drawn.grouped, twin.config_dma32)
+        pfn = twin.alloc(wanted, cpu) if twin.zonelist(wanted) else None
+        if pfn is not None:
+            compactor.pages.make_compound(pfn, order)
+            if gfp == "GFP_HIGHUSER|__GFP_COMP":
+                compactor.pages.fixed.add(pfn)
+            elif random.random() < 0.8:
+                compactor.pages.anon.add(pfn)
+        if twin.used and random.random() < 0.3:
+            pfn = random.choice(sorted(twin.used))
+            compactor.pages.forget(pfn, twin.used[pfn])
+            twin.free(pfn, cpu)
+    return drawn, compactor
+
+
+def nodes_of(drawn):
+    return sorted({zone.span.node for zone in drawn.zones})
+
+
+def frames_of(compactor):
+    """Every frame that is somewhere, with the number of places where it is."""
+    twin, blocks = compactor.allocator, []
+    for zone in twin.zones:
+        blocks += [(pfn, order) for (order, _), pfns in zone.lists.items() for pfn in pfns]
+        for (index, _), pcp in twin.sets[zone.node].items():
+            if index == zone.index:
+                blocks += [(pfn, pcp.order_of(i)) for i, pfns in enumerate(pcp.lists) for pfn in pfns]
+    blocks += twin.used.items()
+    return Counter(page for pfn, order in blocks for page in range(pfn, pfn + (1 << order)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), kernel=st.sampled_from(sorted(NODE_KERNELS)))
+def test_laws__any_machine(seed: int, kernel: str) -> None:
+    """Zones that begin and end amid pageblocks, several nodes and CPUs, types of all sorts, any orders."""
+    random = Random(seed)
+    drawn, compactor = filled_machine(random, kernel)
+    twin, before = compactor.allocator, frames_of(compactor)
+    for _ in range(6):
+        task, node = CompactionTask(compactor, random.randrange(drawn.n_cpus)), random.choice(nodes_of(drawn))
+        order = random.randint(1, drawn.geometry.max_page_order)
+        wanted = NodeRequest.of(order, random.choice(GFP), node, drawn.grouped, twin.config_dma32)
+        calls = [task.compact_memory(), task.kcompactd(order, 3, node), task.direct(wanted, random.randrange(3))]
+        for zone in twin.zones:
+            zone.free_pages.value += random.choice([0, PLENTY])
+        events(random.choice(calls))
+        for source, target, moved in compactor.pages.moves:
+            assert twin.used.pop(source) == moved
+            twin.used[target] = moved
+        compactor.pages.moves.clear()
+        if task.captured is not None:
+            twin.used[task.captured] = order
+        assert frames_of(compactor) == before
+    assert max(before.values()) == 1
+    assert twin.lru <= {page for pfn, order in twin.used.items() for page in range(pfn, pfn + (1 << order))}
