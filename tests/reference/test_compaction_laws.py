@@ -182,9 +182,9 @@ def filled_machine(random, kernel):
     drawn = draw_machine(random, kernel, largest_order=6)
     twin = build_twin(drawn)
     compactor = Compactor(twin, Pages(twin.lru_state, moves=[]))
-    for _ in range(random.choice([50, 300])):
-        gfp, cpu = random.choice(GFP), random.randrange(drawn.n_cpus)
-        order = random.choice([0, 0, 0, 1, 3])
+    for _ in range(random.choice([50, 600])):
+        gfp = "GFP_HIGHUSER_MOVABLE" if random.random() < 0.8 else random.choice(GFP)
+        order, cpu = random.choice([0, 0, 0, 0, 1, 3]), random.randrange(drawn.n_cpus)
         wanted = NodeRequest.of(order, gfp, random.choice(nodes_of(drawn)), drawn.grouped, twin.config_dma32)
         pfn = twin.alloc(wanted, cpu) if twin.zonelist(wanted) else None
         if pfn is not None:
@@ -193,7 +193,7 @@ def filled_machine(random, kernel):
                 compactor.pages.fixed.add(pfn)
             elif random.random() < 0.8:
                 compactor.pages.anon.add(pfn)
-        if twin.used and random.random() < 0.3:
+        if twin.used and random.random() < 0.4:
             pfn = random.choice(sorted(twin.used))
             compactor.pages.forget(pfn, twin.used[pfn])
             twin.free(pfn, cpu)
@@ -230,6 +230,8 @@ def test_laws__any_machine(seed: int, kernel: str) -> None:
         calls = [task.compact_memory(), task.kcompactd(order, 3, node), task.direct(wanted, random.randrange(3))]
         for zone in twin.zones:
             zone.free_pages.value += random.choice([0, PLENTY])
+            compactor.memory_of(zone).blockskip_flush |= random.random() < 0.5
+        compactor.before_kswapd_sleeps()
         events(random.choice(calls))
         for source, target, moved in compactor.pages.moves:
             assert twin.used.pop(source) == moved
