@@ -3,8 +3,9 @@
 Starts from the first state of the recording's gt_snap.txt. Each mm_page_alloc is predicted: which page, or that there
 is none; each free is followed through the per-CPU lists into the buddy lists. Given by the trace: the free blocks
 that compaction and CMA isolate, the lists that compaction's search for targets rotates, which softirq frees found
-their page set locked or came amid a drain, and runs of the vmstat worker. The exit status is 1 if a prediction, a
-snapshot or (--check-ops) a list operation differs.
+their page set locked or came amid a drain, and runs of the vmstat worker. With --predict-compaction compaction is
+predicted too, event by event, from its begin on. The exit status is 1 if a prediction, a snapshot or (--check-ops) a
+list operation differs.
 """
 
 import argparse

@@ -223,7 +223,7 @@ class PredictedReplay(Replay):
 
     def on_mm_compaction_suitable(self, event):
         if event.task in self.running:
-            self.expect(event, shown(event))
+            self.expect_of_zone(event)
             return
         fields, request = event.fields, self.tried.get(event.context)
         zone = next(zone for zone in self.allocator.zones if zone.name == fields["zone"])
@@ -234,7 +234,13 @@ class PredictedReplay(Replay):
         self.count("suitable")
 
     def on_finished(self, event, _start_pfn):
+        self.expect_of_zone(event)
+
+    def expect_of_zone(self, event):
+        task = self.running[event.task][0] if event.task in self.running else None
         self.expect(event, shown(event))
+        if task is None or task.zone.name != event.fields["zone"]:
+            self.wrong(event, f"twin is at zone {task and task.zone.name}")
 
     def expect_shown(self, event):
         self.expect(event, shown(event))
