@@ -70,6 +70,9 @@ class Allocator:
     def zone_of(self, pfn):
         return next(zone for zone in self.zones if zone.spans(pfn))
 
+    def pcp_of(self, zone, cpu):
+        return self.pcp[zone.index, cpu]
+
     def zonelist(self, request):
         return [zone for zone in reversed(self.zones) if zone.index <= request.highest_zone]
 

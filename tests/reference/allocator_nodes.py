@@ -113,6 +113,23 @@ class Nodes:
     def finder(self, zone, flags):
         return self.finder_kind(zone, flags, self.lru, self.watermark_boost_factor)
 
+    def pcp_of(self, zone, cpu):
+        return self.sets[zone.node][zone.index, cpu]
+
+    def free_pages(self, pfn, order, cpu):
+        self.pcp = self.sets[self.zone_of(pfn).node]
+        super().free_pages(pfn, order, cpu)
+
+    def drain_all(self, *zones):
+        """The page sets of these zones, CPUs and then zones ascending; pages drained."""
+        n_pages = 0
+        for cpu in sorted({cpu for sets in self.sets.values() for _, cpu in sets}):
+            for zone in (zone for zone in self.zones if any(zone is wanted for wanted in zones)):
+                pcp = self.pcp_of(zone, cpu)
+                n_pages += pcp.count
+                pcp.drain_all()
+        return n_pages
+
     # -- the zones of a request ----------------------------------------------------------------------------------
 
     def zonelist(self, request):
@@ -193,7 +210,6 @@ class Nodes:
         self.run_on(cpu)
         self.lru_state.remove(pfn, order)
         self.n_freed += 1 << order
-        self.pcp = self.sets[self.zone_of(pfn).node]
         self.free_pages(pfn, order, cpu)
 
     def vmstat_update(self, cpu):

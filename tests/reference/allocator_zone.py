@@ -187,9 +187,13 @@ class Zone:
         self.set_type(block, new)
         return True
 
+    def list_type_of(self, pfn):
+        """The migratetype of the list that a free block is on."""
+        return self.type_of(pfn)
+
     def rotate_to(self, pfn):
         """Make the block the first of its list: what was before it goes to the tail (move_freelist_head)."""
-        order, migratetype = self.free_orders[pfn], self.type_of(pfn)
+        order, migratetype = self.free_orders[pfn], self.list_type_of(pfn)
         self.note("gtH", pfn, order, migratetype)
         blocks = self.lists[order, migratetype]
         while next(iter(blocks)) != pfn:
@@ -200,7 +204,7 @@ class Zone:
 
         False if it is the last already.
         """
-        order, migratetype = self.free_orders[pfn], self.type_of(pfn)
+        order, migratetype = self.free_orders[pfn], self.list_type_of(pfn)
         blocks = self.lists[order, migratetype]
         if next(reversed(blocks)) == pfn:
             return False

@@ -29,6 +29,9 @@ class ListTypedZone(Zone):
         for (_, migratetype), blocks in self.lists.items():
             self.free_types |= dict.fromkeys(blocks, migratetype)
 
+    def list_type_of(self, pfn):
+        return self.free_types[pfn]
+
     def insert(self, pfn, order, migratetype, tail=False):
         super().insert(pfn, order, migratetype, tail)
         self.free_types[pfn] = migratetype

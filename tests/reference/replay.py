@@ -3,8 +3,9 @@
 Starts from the first state of the recording's gt_snap.txt. Each mm_page_alloc is predicted: which page, or that there
 is none; each free is followed through the per-CPU lists into the buddy lists. Given by the trace: the free blocks
 that compaction and CMA isolate, the lists that compaction's search for targets rotates, which softirq frees found
-their page set locked or came amid a drain, and runs of the vmstat worker. The exit status is 1 if a prediction, a
-snapshot or (--check-ops) a list operation differs.
+their page set locked or came amid a drain, and runs of the vmstat worker. With --predict-compaction compaction is
+predicted too, event by event, from its begin on. The exit status is 1 if a prediction, a snapshot or (--check-ops) a
+list operation differs.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from memmodel.sources.features import DEFAULT_KERNEL, kernel_features, kernel_ve
 from memmodel.sources.freelists import read_free_lists
 from memmodel.sources.kpageflags import has_flag
 from memmodel.sources.snapshot import read_snapshot
-from tests.reference.replay_events import Trace, read_events
+from tests.reference.replay_events import GIVEN, ROTATES, Trace, read_events
+from tests.reference.replay_predicted import PredictedReplay
 from tests.reference.replay_run import Replay
 
 ALLOC_FACTORS = range(6)  # 0 .. CONFIG_PCP_BATCH_SCALE_MAX
@@ -43,6 +45,13 @@ def load(recording):
     thresholds = {name: zone.vm_stats_threshold for name, zone in zones.items()}
     lru = has_flag(snapshot.kpageflags, "LRU").nonzero()[0].tolist()
     return states, protection, thresholds, lru, features_of(recording)
+
+
+def load_predicted(recording, states):
+    """What PredictedReplay needs besides: kpageflags at the start, and by label those of later snapshots."""
+    folders = {path.parent.name: path.parent for path in recording.glob("snap/*/kpageflags*")}
+    flags = {state.label: read_snapshot(folders[state.label]).kpageflags for state in states if state.label in folders}
+    return {"flags": flags.pop(states[0].label), "later": flags}
 
 
 class OperationCheck:
@@ -88,9 +97,12 @@ class OperationCheck:
         return not self.differs and list(map(len, self.twin)) == list(map(len, self.kernel))
 
 
-def run(start, trace, hidden, check=None, stop=False):
-    """A replay to the end, or with `stop` to the first difference: (Replay, number of events done)."""
-    replay, n_done = Replay(*start, **hidden), 0
+def run(start, trace, hidden, check=None, stop=False, known=None):
+    """A replay to the end, or with `stop` to the first difference: (Replay, number of events done).
+
+    `known` is of load_predicted: compaction is predicted.
+    """
+    replay, n_done = PredictedReplay(*start, **known, **hidden) if known else Replay(*start, **hidden), 0
     if check:
         check.restart()
         replay.allocator.log_to(check.log)
@@ -107,7 +119,7 @@ def differs(replay, check):
     return replay.score.differs or bool(check and check.differs)
 
 
-def infer_hidden(start, trace, check=None, alloc_factors=ALLOC_FACTORS):
+def infer_hidden(start, trace, check=None, alloc_factors=ALLOC_FACTORS, known=None):
     """(hidden, Replay): what no file tells of the start are the first values with which nothing differs.
 
     If there are none, those that get furthest. Three frees forget an alloc_factor, and while the sets are nearly full
@@ -117,12 +129,12 @@ def infer_hidden(start, trace, check=None, alloc_factors=ALLOC_FACTORS):
     for folded in (True, False):
         for factor in alloc_factors:
             hidden = {"alloc_factor": factor, "folded": folded}
-            replay, n_done = run(start, trace, hidden, check, stop=True)
+            replay, n_done = run(start, trace, hidden, check, stop=True, known=known)
             if not differs(replay, check):
                 return hidden, replay
             tried.append((n_done, hidden))
     hidden = max(tried, key=lambda item: item[0])[1]
-    return hidden, run(start, trace, hidden, check)[0]
+    return hidden, run(start, trace, hidden, check, known=known)[0]
 
 
 def infer_alloc_factor(start, trace, check=None):
@@ -135,14 +147,18 @@ def main():
     parser.add_argument("recording", type=pathlib.Path, help="folder with gt_snap.txt, snap/ and trace.txt")
     parser.add_argument("--stripped", type=pathlib.Path, help="the trace without what the allocator must predict")
     parser.add_argument("--check-ops", action="store_true", help="compare every list operation of the whole trace")
+    parser.add_argument("--predict-compaction", action="store_true", help="take nothing of compaction from the trace")
     parser.add_argument("--alloc-factor", type=int, choices=ALLOC_FACTORS, help="of the page sets at the start")
     arguments = parser.parse_args()
     whole = next(arguments.recording.glob("trace.txt*"))
-    start, trace = load(arguments.recording), Trace(arguments.stripped or whole)
+    predict = arguments.predict_compaction
+    start = load(arguments.recording)
+    trace = Trace(arguments.stripped or whole, GIVEN | {ROTATES} if predict else GIVEN)
+    known = load_predicted(arguments.recording, start[0]) if predict else None
     check = OperationCheck(whole) if arguments.check_ops else None
     factors = ALLOC_FACTORS if arguments.alloc_factor is None else [arguments.alloc_factor]
-    hidden, replay = infer_hidden(start, trace, check, factors)
-    print(json.dumps(replay.score.summary(trace) | {"hidden": hidden}, indent=1))
+    hidden, replay = infer_hidden(start, trace, check, factors, known)
+    print(json.dumps(replay.score.summary(trace) | {"hidden": hidden} | replay.more(), indent=1))
     for mismatch in replay.score.mismatches[:20]:
         print(f"line {mismatch.line}: {mismatch.kind}: {mismatch.text}", file=sys.stderr)
     if check:

@@ -15,7 +15,8 @@ LOST = re.compile(r"LOST (\d+) EVENTS")
 FIELD = re.compile(r"(\w+)=(\S+)")
 OPERATION = re.compile(r"gt\S*( |$)")
 # Functions whose operations are taken from the trace: compaction's and CMA's isolation, compaction's rotation.
-GIVEN = {"__isolate_free_page", "compaction_alloc", "fast_isolate_freepages"}
+GIVEN = frozenset({"__isolate_free_page", "compaction_alloc", "fast_isolate_freepages"})
+ROTATES = "move_freelist_tail"  # only where rotations are predicted
 DRAINERS = "mm_page_free", "mm_page_free_batched", "mm_page_pcpu_drain"
 PAUSE_S = 0.15  # a trace without a line for so long: the CPUs were idle
 
@@ -85,10 +86,10 @@ def read_events(path):
 class Trace:
     """What a replay may know of a trace, whole or stripped of what the allocator must predict."""
 
-    def __init__(self, path):
+    def __init__(self, path, given=GIVEN):
         events, self.n_lost = read_events(path)
         direct = lines_of_direct_frees(events)
-        self.events = [event for event in events if not event.operation or known(event)]
+        self.events = [event for event in events if not event.operation or known(event, given)]
         self.direct = {index for index, event in enumerate(self.events) if event.line in direct}
         self.batched = batched_frees(self.events)
         self.kswapd_ends = kswapd_ends(self.events)
@@ -105,8 +106,8 @@ class Trace:
         self.pauses = {index for index, (before, after) in pairs if after.time_s - before.time_s > PAUSE_S}
 
 
-def known(event):
-    return event.name in GIVEN or event.operation[0] == "gt"
+def known(event, given):
+    return event.name in given or event.operation[0] == "gt"
 
 
 def lines_of_direct_frees(events):

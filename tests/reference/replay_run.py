@@ -80,6 +80,10 @@ class Replay(CmaEvents):
         else:
             getattr(self, "on_" + event.name, self.ignore)(event)
 
+    def more(self):
+        """Of a summary, beside the score."""
+        return {}
+
     def ignore(self, event):
         """It says nothing about pages."""
 
@@ -115,7 +119,8 @@ class Replay(CmaEvents):
         if event.context in self.tried:
             self.attempt(event)
             return
-        types = [number for name, number in (("MOVABLE", MOVABLE), ("RECLAIMABLE", RECLAIMABLE)) if name in gfp]
+        bits = Request.parse(int(order), UNMOVABLE, gfp).gfp
+        types = [number for name, number in (("MOVABLE", MOVABLE), ("RECLAIMABLE", RECLAIMABLE)) if name in bits]
         request = Request.parse(int(order), (types or [UNMOVABLE])[0], gfp)
         self.tried[event.context] = request
         pfn = self.allocator.alloc_pages(request, event.cpu)
@@ -144,7 +149,7 @@ class Replay(CmaEvents):
             target = compaction.next_target()
             if target is not None:
                 self.lru.add(target, order, event.cpu)
-        if batched:
+        if batched and self.drains_lru(pfn):
             self.lru.drain(event.cpu)
         self.lru.remove(pfn, order)
         self.score.n_frees += 1
@@ -155,6 +160,10 @@ class Replay(CmaEvents):
             self.batch[pfn] = order
         else:
             self.allocator.free_pages(pfn, order, event.cpu)
+
+    def drains_lru(self, _pfn):
+        """Does a batched free of the page show that a range was unmapped, which empties the batch of new pages?"""
+        return True
 
     def on_mm_page_free_batched(self, event):
         pfn, _ = event.page  # it says order 0 whatever the order is

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference.replay import infer_alloc_factor, load
-from tests.reference.replay_events import Trace
+from tests.reference.replay import infer_alloc_factor, infer_hidden, load, load_predicted
+from tests.reference.replay_events import GIVEN as GIVEN_IN
+from tests.reference.replay_events import ROTATES, Trace
+from tests.reference.replay_predicted import recorded_counts
 
 DATA = Path(__file__).parents[1] / "data" / "replay_612"
 RECORDINGS = {"R1-612gt": (40216, 14), "R1auto-612gt": (46490, 14), "R1cma-612gt": (31732, 6)}
 GIVEN = {"gt-", "gtH", "gtd"}
+COMPACTIONS = (  # frees of pages that moved, and mm_page_free of targets that went unused
+    ("R1-612gt", 22912, 3852),
+    ("R1auto-612gt", 12130, 119),
+    ("R1-73gt", 12050, 1024),
+    ("R5-73gt-pb7", 5026, 0),
+)
 
 
 def replayed(folder: Path) -> dict[str, object]:
@@ -54,3 +62,29 @@ def test_twin__predicts_a_recording(recording: str) -> None:
     assert len(summary["snapshots"]) == n_snapshots
     assert not wrong_snapshots(summary)
     assert set(summary["given"]) <= GIVEN
+
+
+def replayed_compaction(folder: Path) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
+    """(summary, the events predicted, the events recorded), by step."""
+    trace = Trace(next(folder.glob("trace.txt*")), GIVEN_IN | {ROTATES})
+    start = load(folder)
+    _, replay = infer_hidden(start, trace, known=load_predicted(folder, start[0]))
+    return replay.score.summary(trace), replay.counts, recorded_counts(trace)
+
+
+@pytest.mark.parametrize(("recording", "n_frees", "n_fictitious"), COMPACTIONS)
+def test_twin__predicts_compaction(recording: str, n_frees: int, n_fictitious: int) -> None:
+    """Every event of it, each free block taken and each list rotated; positions, skip bits and LRU flags."""
+    records = os.environ.get("MEMMODEL_RECORDS")
+    if not records:
+        pytest.skip("MEMMODEL_RECORDS does not name the recordings")
+    summary, predicted, recorded = replayed_compaction(Path(records) / recording)
+    assert summary["pfn_mismatches"] == 0
+    assert not wrong_snapshots(summary)
+    freed = ("free", "fictitious", "released")  # mm_page_free, in order
+    for step, counts in recorded.items():
+        assert {name: n for name, n in predicted[step].items() if name not in freed} == counts
+    assert predicted.keys() == recorded.keys()
+    assert sum(counts["free"] for counts in predicted.values()) == n_frees
+    assert sum(counts["fictitious"] for counts in predicted.values()) == n_fictitious
+    assert not set(summary["given"]) & {"gt-", "gtH"}
