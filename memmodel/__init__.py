@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.failure_signals import Signal, Task
     from memmodel.mechanisms.folio_state import set_folio
     from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
-    from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
+    from memmodel.mechanisms.huge_pages import ThpFaults, fault_thp, mthp_stats, thp_fault, thp_gfp
+    from memmodel.mechanisms.hugetlb import alloc_hugetlb
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
+    from memmodel.mechanisms.khugepaged import Collapse, khugepaged_collapse
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
     from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
@@ -65,7 +67,9 @@ _HOME = {
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
     "memmodel.mechanisms.folio_state": ("set_folio",),
     "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
-    "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
+    "memmodel.mechanisms.huge_pages": ("ThpFaults", "fault_thp", "mthp_stats", "thp_fault", "thp_gfp"),
+    "memmodel.mechanisms.hugetlb": ("alloc_hugetlb",),
+    "memmodel.mechanisms.khugepaged": ("Collapse", "khugepaged_collapse"),
     "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
     "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
@@ -95,6 +99,7 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Collapse",
     "CompactPriority",
     "CompactRequest",
     "CompactResult",
@@ -123,6 +128,7 @@ __all__ = [
     "ReclaimRequest",
     "Signal",
     "Task",
+    "ThpFaults",
     "Tlb",
     "WorkloadOutcome",
     "__version__",
@@ -142,6 +148,7 @@ __all__ = [
     "hard_offline_page",
     "hardware_corrupted_kib",
     "inject_poison",
+    "khugepaged_collapse",
     "kpageflags",
     "load",
     "madvise",
@@ -150,6 +157,7 @@ __all__ = [
     "memory_failure_stats",
     "migrate_pages",
     "move_pages",
+    "mthp_stats",
     "read_snapshot",
     "read_trace",
     "replay",
@@ -162,6 +170,7 @@ __all__ = [
     "set_memory_failure",
     "soft_offline_page",
     "sweep",
+    "thp_fault",
     "thp_gfp",
     "unpoison_memory",
     "vmstat_update",

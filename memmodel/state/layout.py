@@ -14,6 +14,7 @@ __all__ = [
     "MAX_COMPACTIONS",
     "MIGRATE_TYPES",
     "NONE",
+    "N_COUNTERS",
     "NR_ORDERS",
     "NR_PCP_LISTS",
     "PRIVATE_LISTS",
@@ -29,6 +30,7 @@ __all__ = [
     "Mapping",
     "Memory",
     "MigrateType",
+    "MthpStat",
     "PageFlag",
     "Params",
     "PcpFlag",
@@ -38,6 +40,7 @@ __all__ = [
     "ZoneType",
     "block_types",
     "free_list_head",
+    "mthp_counter",
     "pcp_list_head",
 ]
 
@@ -259,6 +262,15 @@ class Vmstat(IntEnum):
     THP_MIGRATION_SPLIT = 28
     THP_SPLIT_PAGE = 29
     THP_SPLIT_PAGE_FAILED = 30
+    THP_COLLAPSE_ALLOC = 31
+    THP_COLLAPSE_ALLOC_FAILED = 32
+
+
+class MthpStat(IntEnum):
+    """Files of hugepages-<size>kB/stats; their counters lie behind those of `Vmstat`, one an order."""
+
+    ANON_FAULT_ALLOC = 0
+    ANON_FAULT_FALLBACK = 1
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -363,6 +375,14 @@ class Params(NamedTuple):
     watermark_boost_factor: np.uint64  # vm.watermark_boost_factor
 
 
+N_COUNTERS = len(Vmstat) + len(MthpStat) * NR_ORDERS
+
+
+def mthp_counter(stat: MthpStat, order: int) -> int:
+    """Place of a counter in `Memory.vmstat`."""
+    return len(Vmstat) + stat * NR_ORDERS + order
+
+
 def block_types(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Migratetypes of pageblocks as get_pageblock_migratetype() says them: ISOLATE hides the one below it."""
     return np.where(blocks["bits"] & BlockBit.ISOLATE, MigrateType.ISOLATE, blocks["migratetype"])
@@ -395,4 +415,4 @@ class Memory(NamedTuple):
     failure: npt.NDArray[Any]  # failure_dtype, one: what memory_failure() counts and is told, for the whole machine
     node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
-    vmstat: npt.NDArray[np.int64]
+    vmstat: npt.NDArray[np.int64]  # Vmstat, then MthpStat by order
