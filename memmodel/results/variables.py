@@ -335,6 +335,30 @@ _MEMORY_FAILURE = (
     Variable("n_ignored", "float64", "1", "ignored", "Memory failures with this result."),
 )
 
+_DMABUF = (
+    Variable("n_bufs", "float64", "1", "dma-bufs", "Buffers that came whole."),
+    Variable("n_bufs_failed", "float64", "1", "dma-bufs that failed", "Buffers that did not (-ENOMEM)."),
+    *(
+        Variable(
+            f"n_folios_order_{order}", "float64", "1", f"folios of order {order}", "Folios that buffers are made of."
+        )
+        for order in (8, 4, 0)
+    ),
+    *(
+        Variable(
+            f"n_failed_order_{order}",
+            "float64",
+            "1",
+            f"failed requests of order {order}",
+            "Requests after which the next smaller order was tried.",
+        )
+        for order in (8, 4)
+    ),
+    Variable("pcp_refills", "float64", "1", "refills of per-CPU lists", "Empty per-CPU lists filled from the buddy."),
+    Variable("buddy_splits", "float64", "1", "splits", "Free blocks cut in two for a request, step by step."),
+    Variable("extfrag_events", "float64", "1", "fallbacks", "Blocks that came from another type's list."),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
-    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE)
+    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE, _DMABUF)
 )

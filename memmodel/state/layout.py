@@ -264,6 +264,9 @@ class Vmstat(IntEnum):
     THP_SPLIT_PAGE_FAILED = 30
     THP_COLLAPSE_ALLOC = 31
     THP_COLLAPSE_ALLOC_FAILED = 32
+    PCP_REFILLS = 33  # the model's own: times that an empty per-CPU list was filled from the buddy lists
+    BUDDY_SPLITS = 34  # free blocks cut in two for a request, step by step
+    EXTFRAG_EVENTS = 35  # mm_page_alloc_extfrag: blocks that came from another type's list
 
 
 class MthpStat(IntEnum):

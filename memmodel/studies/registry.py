@@ -25,6 +25,7 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 STUDIES: dict[str, str] = {
     "clear_pages": "memmodel.studies.clear_pages",
     "demotion": "memmodel.studies.demotion",
+    "dmabuf": "memmodel.studies.dmabuf",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
     "memory_failure": "memmodel.studies.memory_failure",

@@ -181,6 +181,11 @@ class Views:
             numbers.append([pcp.free_factor for pcp in sets])
         allocated = {ZoneType[name.upper()]: twin.n_allocated.get(index, 0) for name, index in ZONE_INDEX.items()}
         counted = {Vmstat.PGFREE: twin.n_freed, Vmstat.KSWAPD_WOKEN: sum(zone.flags.n_woken for zone in zones)}
+        counted |= {
+            Vmstat.BUDDY_SPLITS: sum(zone.n_splits for zone in zones),
+            Vmstat.EXTFRAG_EVENTS: sum(zone.n_fallbacks for zone in zones),
+            Vmstat.PCP_REFILLS: sum(pcp.n_refills for pcp in sets),
+        }
         return [*numbers, [(allocated | counted).get(counter, 0) for counter in range(N_COUNTERS)]]
 
     def difference_of_numbers(self):

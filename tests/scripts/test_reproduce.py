@@ -69,7 +69,19 @@ def test_script__prints_every_row_and_ends_with_rms_and_worst(
     assert written.startswith("written: ")
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def test_script__no_effect_of_the_pageblock_order(tmp_path: Path) -> None:
+    done = run("reproduce_dmabuf", "--replicates", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is that of nine rows (13,131,974,267.6): row 10, '13,683,587,37'" in done.stdout
+    assert "-4.46 %. Paired over all ten rows p is 0.068" in done.stdout
+    assert "pageblocks of order 10 and 7" in done.stdout
+    assert "pageblocks of order 9 and 7" in done.stdout
+    with xr.open_dataset(tmp_path / "dmabuf.nc") as ds:
+        assert int(ds["n_allocations"]) == 100_000
+    assert (tmp_path / "dmabuf.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "reproduce_dmabuf"])
 def test_script__refuses_a_bad_target(script: str, tmp_path: Path) -> None:
     done = run(script, "--out", "r.txt", cwd=tmp_path)
     assert done.returncode == 2
