@@ -79,7 +79,7 @@ def print_modelled(ds: "xr.Dataset") -> None:
 def draw(ds: "xr.Dataset", path: str) -> None:
     """The published runs in pairs, and the modelled shares of pages by order."""
     table = dmabuf_table()
-    figure = new_figure(9, 4)
+    figure = new_figure(9, 4.5)
     left, right = figure.subplots(1, 2)
     pairs = [table.runs["instructions", order] / 1e9 for order in LIMITS]
     left.plot([0, 1], np.array(pairs), "o-", color=COLOURS[-2], lw=1, ms=4)
@@ -101,7 +101,7 @@ def draw(ds: "xr.Dataset", path: str) -> None:
     right.set_xticks(range(4), labels)
     right.set_ylabel("share of the pages (%)")
     right.set_title("Modelled buffers by order", fontsize=10)
-    right.legend(frameon=False)
+    right.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     for axes in (left, right):
         plain(axes, "y")
     save_figure(figure, path)
