@@ -19,6 +19,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     node: int | None = None,
     *,
     size: int | str | None = None,
+    movable: bool = True,
     cpu: int = 0,
     reclaim: ReclaimPolicy | None = None,
     compact: CompactPolicy | None = None,
@@ -39,6 +40,8 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
         That node alone; all of them, from the lowest on, if not given.
     size
         Of a huge page: bytes, or text such as "2MiB"; that of a PMD if not given.
+    movable
+        Whether pages of that size can be migrated (hugepage_migration_supported); they may lie in ZONE_MOVABLE then.
     cpu
         CPU that asks.
     reclaim, compact, trace
@@ -46,8 +49,9 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
 
     Returns
     -------
-    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back. They are
-    free ones of the pool: `set_folio` says who maps them.
+    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back: past the
+    per-CPU lists, but for the PMD order of a kernel with transparent huge pages. They are free ones of the pool:
+    `set_folio` says who maps them.
 
     Raises
     ------
@@ -65,7 +69,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     count = whole_number(count, "count", 0, MAX_COUNT)
     order = hugetlb_order(mem, size)
     nodes = mem.nodes if node is None else [node]
-    easily = "GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_NOWARN|__GFP_THISNODE"
+    easily = f"{'GFP_HIGHUSER_MOVABLE' if movable else 'GFP_HIGHUSER'}|__GFP_COMP|__GFP_NOWARN|__GFP_THISNODE"
     flags = {True: parse_gfp(f"{easily}|__GFP_RETRY_MAYFAIL"), False: parse_gfp(easily)}
     try_hard = dict.fromkeys(nodes, True)
     handles = np.full(count, -1, np.int64)
@@ -76,7 +80,10 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
             here = nodes[turn % len(nodes)]
             turn += 1
             asked = Asked(order, flags[try_hard[here]], here, cpu)
-            handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace))[0]
+            if order > mem.geometry.max_page_order:
+                handles[number] = alloc_gigantic(mem, asked)
+            else:
+                handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace))[0]
             try_hard[here] = bool(handles[number] >= 0)
             vmstat[Vmstat.HTLB_BUDDY_ALLOC_SUCCESS if try_hard[here] else Vmstat.HTLB_BUDDY_ALLOC_FAIL] += 1
             if try_hard[here]:
@@ -89,6 +96,18 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     return handles
 
 
+def alloc_gigantic(mem: Machine, asked: Asked) -> int:
+    """Handle of a huge page beyond MAX_PAGE_ORDER, which alloc_contig_pages() would make of a range.
+
+    Raises
+    ------
+    InputError
+        Always: no range can be allocated yet.
+    """
+    most = mem.geometry.max_page_order
+    raise InputError(f"huge pages of order {asked.order} are gigantic (MAX_PAGE_ORDER {most}): not modelled")
+
+
 def hugetlb_order(mem: Machine, size: int | str | None) -> int:
     """Order of huge pages of that size.
 
@@ -97,11 +116,9 @@ def hugetlb_order(mem: Machine, size: int | str | None) -> int:
     InputError
         If no folio has it.
     """
-    page, most = mem.geometry.page_size_bytes, mem.geometry.max_page_order
+    page = mem.geometry.page_size_bytes
     size_bytes = page << mem.geometry.hpage_pmd_order if size is None else parse_bytes(size)
     order = (size_bytes // page).bit_length() - 1
     if order < 1 or size_bytes != page << order:
         raise InputError(f"huge pages of {size!r}; a power of two of pages, two or more, is possible")
-    if order > most:
-        raise InputError(f"huge pages of order {order} are gigantic (MAX_PAGE_ORDER {most}): not modelled")
     return order

@@ -359,6 +359,29 @@ _DMABUF = (
     Variable("extfrag_events", "float64", "1", "fallbacks", "Blocks that came from another type's list."),
 )
 
+_HYGIENE = (
+    Variable("thp_success", "float64", "1", "share of THP faults that got one", "Over all bursts of the run."),
+    Variable("n_thp_faults", "float64", "1", "THP faults", "Of all bursts of the run."),
+    Variable(
+        "type_mismatch_pages",
+        "float64",
+        "1",
+        "pages on lists of the wrong type",
+        "Free pages on a list of another migratetype than their pageblock's, mean over the bursts.",
+    ),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
-    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE, _DMABUF)
+    *(
+        _SWEEP,
+        _FOLIO_COPY,
+        _SNAPSHOT,
+        _FRAGMENTATION,
+        _DEMOTION,
+        _CLEAR_PAGES,
+        _MIGRATION,
+        _MEMORY_FAILURE,
+        _DMABUF,
+        _HYGIENE,
+    )
 )

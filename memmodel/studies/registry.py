@@ -28,6 +28,7 @@ STUDIES: dict[str, str] = {
     "dmabuf": "memmodel.studies.dmabuf",
     "folio_copy": "memmodel.studies.folio_copy",
     "fragmentation": "memmodel.studies.fragmentation",
+    "freelist_hygiene": "memmodel.studies.freelist_hygiene",
     "memory_failure": "memmodel.studies.memory_failure",
     "migration": "memmodel.studies.migration",
     "move_pages": "memmodel.studies.move_pages",

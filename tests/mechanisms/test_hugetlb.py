@@ -5,6 +5,7 @@ import pytest
 import memmodel as mm
 from memmodel.geometry import Geometry
 from memmodel.memory import PhysicalMemory
+from memmodel.state.layout import pcp_list_head
 from tests.reference import views
 from tests.reference.views import refused
 
@@ -72,6 +73,31 @@ def test_alloc_hugetlb__sizes(size, order):
 def test_alloc_hugetlb__from_zone_movable():
     mem = PhysicalMemory(Geometry(arch="generic"), "128MiB", movablecore="64MiB", seed=0)
     assert mem.pfn(mm.alloc_hugetlb(mem, 1)).tolist() == [16384]
+
+
+def test_alloc_hugetlb__not_movable_stays_out_of_zone_movable():
+    mem = PhysicalMemory(Geometry(arch="generic"), "128MiB", movablecore="64MiB", seed=0)
+    rows = mem.index(mem.pfn(mm.alloc_hugetlb(mem, 1, movable=False)))
+    assert rows.tolist() == [0]  # of Normal; a movable one is at 16384
+    assert mem.state.blocks["migratetype"][rows >> 9].tolist() == [0]
+
+
+@pytest.mark.parametrize(("thp", "size", "count"), [(True, "2MiB", 512), (True, "4MiB", 0), (False, "2MiB", 0)])
+def test_alloc_hugetlb__which_way_they_are_freed(thp, size, count):
+    """The PMD order waits on list 13 of the CPU, with THPs configured; others go straight to the buddy."""
+    mem = PhysicalMemory(Geometry(arch="generic", transparent_hugepage=thp), "64MiB", seed=0)
+    zone = mem.state.zones[0]
+    folios = mm.alloc_hugetlb(mem, 1, size=size)
+    mm.drain_all_pages(mem)
+    free, listed = int(zone["free_pages"]), mem.state.pcp["count"].tolist()
+    assert listed == [0]
+    mm.free_pages(mem, folios)
+    mem.check()
+    n_pages = 512 if size == "2MiB" else 1024
+    assert mem.state.pcp["count"].tolist() == [count]
+    assert int(zone["free_pages"]) + int(mem.state.pcp["free_diff"].sum()) - free == n_pages - count
+    head = pcp_list_head(mem.state.params, 0, 0, 13)
+    assert (int(mem.state.pages["next"][head]) != head) == bool(count)
 
 
 def test_alloc_hugetlb__refused():

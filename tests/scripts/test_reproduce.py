@@ -1,5 +1,6 @@
 """The scripts that reproduce published tables run, write what they say, and refuse bad targets in one line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,19 @@ def test_script__no_effect_of_the_pageblock_order(tmp_path: Path) -> None:
     assert (tmp_path / "dmabuf.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "reproduce_dmabuf"])
+def test_script__no_wrong_list_since_6_10(tmp_path: Path) -> None:
+    done = run("reproduce_freelist_hygiene", "--runs", "3", "--replicates", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"published, before defrag_mode, THPs +46,727.1 +-1,988.94 .* falls\n", done.stdout)
+    for kernel in ("6.12.117", "7.3"):
+        assert re.search(rf"\n{kernel} +0.0 +0.0 +[0-9,.]+\n", done.stdout)
+    assert re.search(r"\n6.1 +[1-9][0-9,.]* +[1-9][0-9,.]* +", done.stdout)
+    with xr.open_dataset(tmp_path / "freelist_hygiene.nc") as ds:
+        assert dict(ds.sizes) == {"kernel": 3, "run": 3, "replicate": 2}
+    assert (tmp_path / "freelist_hygiene.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "reproduce_dmabuf", "reproduce_freelist_hygiene"])
 def test_script__refuses_a_bad_target(script: str, tmp_path: Path) -> None:
     done = run(script, "--out", "r.txt", cwd=tmp_path)
     assert done.returncode == 2
