@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.failure_signals import Signal, Task
     from memmodel.mechanisms.folio_state import set_folio
     from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
-    from memmodel.mechanisms.hugetlb import alloc_hugetlb, fault_thp, thp_gfp
+    from memmodel.mechanisms.huge_pages import ThpFaults, fault_thp, mthp_stats, thp_fault, thp_gfp
+    from memmodel.mechanisms.hugetlb import alloc_hugetlb
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
+    from memmodel.mechanisms.khugepaged import Collapse, khugepaged_collapse
     from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
     from memmodel.mechanisms.memblock import MemoryMap
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
@@ -83,7 +85,9 @@ _HOME = {
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
     "memmodel.mechanisms.folio_state": ("set_folio",),
     "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
-    "memmodel.mechanisms.hugetlb": ("alloc_hugetlb", "fault_thp", "thp_gfp"),
+    "memmodel.mechanisms.huge_pages": ("ThpFaults", "fault_thp", "mthp_stats", "thp_fault", "thp_gfp"),
+    "memmodel.mechanisms.hugetlb": ("alloc_hugetlb",),
+    "memmodel.mechanisms.khugepaged": ("Collapse", "khugepaged_collapse"),
     "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
     "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
     "memmodel.mechanisms.memblock": ("MemoryMap",),
@@ -119,6 +123,7 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "CmaLog",
     "CmaVerdict",
+    "Collapse",
     "CompactPriority",
     "CompactRequest",
     "CompactResult",
@@ -151,6 +156,7 @@ __all__ = [
     "ReservedMemory",
     "Signal",
     "Task",
+    "ThpFaults",
     "Tlb",
     "WorkloadOutcome",
     "__version__",
@@ -174,6 +180,7 @@ __all__ = [
     "hard_offline_page",
     "hardware_corrupted_kib",
     "inject_poison",
+    "khugepaged_collapse",
     "kpageflags",
     "load",
     "madvise",
@@ -182,6 +189,7 @@ __all__ = [
     "memory_failure_stats",
     "migrate_pages",
     "move_pages",
+    "mthp_stats",
     "read_cma_log",
     "read_device_tree",
     "read_snapshot",
@@ -199,6 +207,7 @@ __all__ = [
     "set_memory_failure",
     "soft_offline_page",
     "sweep",
+    "thp_fault",
     "thp_gfp",
     "try_to_compact_pages",
     "unpoison_memory",

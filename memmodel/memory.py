@@ -243,7 +243,10 @@ class PhysicalMemory(Machine):
         return digest.hexdigest()
 
     def vmstat(self) -> dict[str, int]:
-        """Counters by their names in /proc/vmstat, so far; kswapd_woken is the model's own."""
+        """Counters by their names in /proc/vmstat, so far.
+
+        kswapd_woken, pcp_refills, buddy_splits and extfrag_events are the model's own.
+        """
         return {counter.name.lower(): int(self.state.vmstat[counter]) for counter in Vmstat}
 
     def zone_name(self, zone: int) -> str:

@@ -28,12 +28,13 @@ from memmodel.kernels.freelist import (
     set_block_types,
 )
 from memmodel.kernels.pageblock import KIND_BITS, containing_head
-from memmodel.state.layout import MIGRATE_TYPES, NONE, BlockBit, Kind, Memory, MigrateType, block_types
+from memmodel.state.layout import MIGRATE_TYPES, NONE, BlockBit, Kind, Memory, MigrateType, Vmstat, block_types
 
 U = np.uint64
 ZERO = np.uint64(0)
 MOVABLE = np.uint64(MigrateType.MOVABLE)
 USED = np.uint64(Kind.USED << 4)
+SPLITS = np.uint64(Vmstat.BUDDY_SPLITS)
 
 
 @inlined
@@ -104,6 +105,7 @@ def free_pages_split(mem: Memory, index: U, cpu: U, order: U, to_tail: bool) -> 
 @inlined
 def expand(mem: Memory, index: U, low: U, high: U, migratetype: U) -> None:
     """Split down to `low`, each upper half to the head of its list; the lowest part is the caller's (expand)."""
+    mem.vmstat[SPLITS] += np.int64(high - low)
     while high > low:
         high -= ONE
         upper = index + (ONE << high)

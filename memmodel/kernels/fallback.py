@@ -31,12 +31,13 @@ from memmodel.kernels.pageblock import (
     spans_block,
 )
 from memmodel.kernels.watermark import ALLOC_CMA, boost_watermark
-from memmodel.state.layout import NONE, Alloc, Feature, Memory, ZoneFlag
+from memmodel.state.layout import NONE, Alloc, Feature, Memory, Vmstat, ZoneFlag
 
 U = np.uint64
 NOFRAGMENT, KSWAPD = np.uint64(Alloc.NOFRAGMENT), np.uint64(Alloc.KSWAPD)
 CLAIM_STEAL = np.uint64(Feature.CLAIM_STEAL)
 BOOSTED = np.uint64(ZoneFlag.BOOSTED_WATERMARK)
+EXTFRAG = np.uint64(Vmstat.EXTFRAG_EVENTS)
 # enum rmqueue_mode: where the next block of the same refill starts to look.
 NORMAL_MODE, CMA_MODE, CLAIM_MODE, STEAL_MODE = (np.uint64(mode) for mode in range(4))
 # fallbacks[][] of mm/page_alloc.c
@@ -127,9 +128,11 @@ def claim(mem: Memory, zone: U, cpu: U, order: U, migratetype: U, flags: U) -> U
             index = first_block(mem, zone, found, other)
             if found >= mem.params.pageblock_order:
                 claim_large(mem, index, cpu, order, found, migratetype, other)
+                mem.vmstat[EXTFRAG] += 1
                 return index
             boost(mem, zone, flags)
             if claim_pageblock(mem, zone, cpu, index, migratetype, other):
+                mem.vmstat[EXTFRAG] += 1
                 return take_smallest(mem, zone, cpu, order, migratetype)
         if found == ZERO:
             break
@@ -147,6 +150,7 @@ def steal(mem: Memory, zone: U, cpu: U, order: U, migratetype: U) -> U:
         if other != NONE:
             index = first_block(mem, zone, found, other)
             take_block(mem, index, cpu, order, found, other)
+            mem.vmstat[EXTFRAG] += 1
             return index
         found += ONE
     return NONE
@@ -182,6 +186,7 @@ def fallback_612(mem: Memory, zone: U, cpu: U, order: U, migratetype: U, flags: 
     found, other = choose_fallback(mem, zone, order, migratetype, flags)
     if found == NONE:
         return NONE
+    mem.vmstat[EXTFRAG] += 1
     index = first_block(mem, zone, found, other)
     if found >= mem.params.pageblock_order:
         claim_large(mem, index, cpu, order, found, migratetype, other)
@@ -214,6 +219,7 @@ def fallback_61(mem: Memory, zone: U, cpu: U, order: U, migratetype: U, flags: U
     found, other = choose_fallback(mem, zone, order, migratetype, flags)
     if found == NONE:
         return NONE
+    mem.vmstat[EXTFRAG] += 1
     index = first_block(mem, zone, found, other)
     alone = True
     if block_type(mem, index) != HIGHATOMIC:

@@ -54,6 +54,7 @@ BY_BUDDY, ROUNDED = np.uint64(Feature.HIGHATOMIC_BY_BUDDY), np.uint64(Feature.HI
 SKIP_AWAKE, NEEDS_KSWAPD = np.uint64(Feature.SKIP_AWAKE_NODES), np.uint64(Feature.BOOST_NEEDS_KSWAPD)
 HWPOISON, LOST = np.uint64(PageFlag.HWPOISON), np.uint64(Kind.HWPOISON << 4)
 PGFREE, KSWAPD_WOKEN = np.uint64(Vmstat.PGFREE), np.uint64(Vmstat.KSWAPD_WOKEN)
+REFILLS = np.uint64(Vmstat.PCP_REFILLS)
 HUNDRED = np.int64(100)
 
 
@@ -78,6 +79,7 @@ def refill_pcp(mem: Memory, zone: U, cpu: U, request: Request, flags: U) -> None
     head = pcp_list(mem, zone, cpu, order, migratetype)
     mode = NORMAL_MODE
     taken = np.int64(0)
+    mem.vmstat[REFILLS] += 1
     for _ in range(refill_length(mem, zone, cpu, order)):
         index, mode = rmqueue_one(mem, zone, cpu, order, migratetype, flags, mode)
         if index == NONE:

@@ -15,7 +15,10 @@ from memmodel.mechanisms.buddy import as_handles, folio_rows, stale, whole_numbe
 from memmodel.state.layout import Kind
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["BATCHES", "ENGINES", "CopyOutcome", "copy_mc_highpages", "copy_rule", "folio_mc_copy"]
+__all__ = [
+    *("BATCHES", "ENGINES", "CopyOutcome"),
+    *("copy_mc_highpages", "copy_pages", "copy_rule", "folio_mc_copy", "has_error"),
+]
 
 BATCHES = ("page", "extent")
 NON_PREEMPT_BATCH_BYTES = 32 << 20  # COPY_MC_PAGES_NON_PREEMPT_BATCH << PAGE_SHIFT
@@ -225,6 +228,32 @@ def copy_mc_highpages(  # noqa: PLR0913 - as folio_mc_copy
     if abs(target - source) < nr_pages:
         raise InputError(f"source and destination overlap: {nr_pages} pages from pfn {from_pfn} to pfn {to_pfn}")
     return _copy(mem, rule, number, np.array([[target], [source], [nr_pages]], np.uint64))
+
+
+def copy_pages(
+    mem: Machine,
+    targets: npt.NDArray[np.uint64],
+    sources: npt.NDArray[np.uint64],
+    *,
+    engine: str | None = None,
+    cpu: int = 0,
+) -> CopyOutcome:
+    """Copy pages given by their rows one by one, up to the first that fails (copy_mc_user_highpage in a loop).
+
+    Outcome of shape ``(pages tried,)``.
+    """
+    rule = _rule(mem.geometry, "page", None, engine, None, 0)
+    bad = np.flatnonzero(has_error(mem, sources))
+    n_tried = int(bad[0]) + 1 if bad.size else sources.size
+    rows = np.ones((3, n_tried), np.uint64)
+    rows[0], rows[1] = targets[:n_tried], sources[:n_tried]
+    return _copy(mem, rule, mem.check_cpu(cpu), rows)
+
+
+def has_error(mem: Machine, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Whether the pages of these rows have a latent error."""
+    words = mem.state.ue_pages[rows >> np.uint64(6)] >> (rows & np.uint64(63))
+    return np.asarray(words & np.uint64(1) != 0)
 
 
 def check_pfn_range(mem: Machine, pfn: int, nr_pages: int, what: str) -> int:

@@ -1,8 +1,8 @@
-"""Huge pages: the hugetlb pool, and transparent ones at a page fault."""
+"""The hugetlb pool."""
 
 import numpy as np
 
-from memmodel.errors import GeometryError, InputError, one_of
+from memmodel.errors import GeometryError, InputError
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
@@ -10,122 +10,7 @@ from memmodel.state.layout import HANDLE_SLOT, FolioBit, Vmstat
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
 
-__all__ = ["THP_DEFRAG", "alloc_hugetlb", "fault_thp", "thp_gfp"]
-
-LIGHT, WAKE, DIRECT = "GFP_TRANSHUGE_LIGHT", "__GFP_KSWAPD_RECLAIM", "__GFP_DIRECT_RECLAIM"
-THP_DEFRAG = {
-    "always": ("GFP_TRANSHUGE|__GFP_NORETRY", "GFP_TRANSHUGE"),
-    "defer": (f"{LIGHT}|{WAKE}", f"{LIGHT}|{WAKE}"),
-    "defer+madvise": (f"{LIGHT}|{WAKE}", f"{LIGHT}|{DIRECT}"),
-    "madvise": (LIGHT, f"{LIGHT}|{DIRECT}"),
-    "never": (LIGHT, LIGHT),
-}
-"""transparent_hugepage/defrag: the flags of a fault, without and with MADV_HUGEPAGE."""
-
-
-def thp_gfp(defrag: str = "madvise", madvised: bool = False) -> str:
-    """The gfp flags of a huge page fault.
-
-    Parameters
-    ----------
-    defrag
-        /sys/kernel/mm/transparent_hugepage/defrag; "madvise" is the kernel's default.
-    madvised
-        Whether the mapping has MADV_HUGEPAGE.
-
-    Raises
-    ------
-    InputError
-        If there is no such setting.
-
-    References
-    ----------
-    mm/huge_memory.c: vma_thp_gfp_mask, Linux 6.12.
-    """
-    return THP_DEFRAG[one_of(defrag, THP_DEFRAG, "defrag")][bool(madvised)]
-
-
-def fault_thp(  # noqa: PLR0913 - where, how and with what, by keyword
-    mem: Machine,
-    count: int = 1,
-    *,
-    defrag: str = "madvise",
-    madvised: bool = False,
-    node: int = 0,
-    cpu: int = 0,
-    reclaim: ReclaimPolicy | None = None,
-    compact: CompactPolicy | None = None,
-    trace: list[str] | None = None,
-) -> Handles:
-    """Take `count` faults that want a transparent huge page.
-
-    As on NUMA kernels under the default policy: a first try on `node` alone, which may compact but not reclaim, and
-    where the flags allow direct reclaim a second one everywhere. Each fault tries anew. What a failed fault takes
-    instead (smaller folios, pages) is not allocated.
-
-    Parameters
-    ----------
-    mem
-        Changed in place; thp_fault_alloc and thp_fault_fallback count.
-    count
-        Number of faults.
-    defrag, madvised
-        As of `thp_gfp`.
-    node, cpu
-        Where the task runs.
-    reclaim, compact, trace
-        As of `alloc_pages`.
-
-    Returns
-    -------
-    Folio handles, int64, shape ``(count,)``; -1 where the fault fell back.
-
-    Raises
-    ------
-    InputError
-        If the kernel has no transparent huge pages, or an argument is outside its range.
-
-    References
-    ----------
-    mm/huge_memory.c: vma_alloc_anon_folio_pmd; mm/mempolicy.c: alloc_pages_mpol, Linux 6.12. The memory controller's
-    refusals and the order of PUD mappings are not modelled.
-    """
-    count = whole_number(count, "count", 0, MAX_COUNT)
-    order, flags = huge_order(mem), thp_gfp(defrag, madvised)
-    steps = Steps(reclaim, compact, trace)
-    local = Asked(order, parse_gfp(f"{flags}|__GFP_THISNODE|__GFP_NORETRY"), node, cpu, lru=True)
-    anywhere = Asked(order, parse_gfp(flags), node, cpu, lru=True)
-    handles = np.full(count, -1, np.int64)
-    done = 0
-    while done < count:
-        got = allocate(mem, local, count - done, steps)
-        got = got[got >= 0]
-        handles[done : done + got.size] = got
-        done += got.size
-        if done < count:
-            if anywhere.gfp.direct_reclaim:
-                handles[done] = allocate(mem, anywhere, 1, steps)[0]
-            done += 1
-    n_huge = int(np.count_nonzero(handles >= 0))
-    mem.state.vmstat[Vmstat.THP_FAULT_ALLOC] += n_huge
-    mem.state.vmstat[Vmstat.THP_FAULT_FALLBACK] += count - n_huge
-    return handles
-
-
-def huge_order(mem: Machine) -> int:
-    """Order of a transparent huge page.
-
-    Raises
-    ------
-    GeometryError
-        If the kernel has none, or they are beyond MAX_PAGE_ORDER.
-    """
-    if not mem.geometry.transparent_hugepage:
-        raise GeometryError("this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
-    order = mem.geometry.hpage_pmd_order
-    if order > mem.geometry.max_page_order:
-        raise GeometryError(f"huge pages of order {order} are beyond MAX_PAGE_ORDER {mem.geometry.max_page_order}")
-    return order
+__all__ = ["alloc_hugetlb"]
 
 
 def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
@@ -134,6 +19,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     node: int | None = None,
     *,
     size: int | str | None = None,
+    movable: bool = True,
     cpu: int = 0,
     reclaim: ReclaimPolicy | None = None,
     compact: CompactPolicy | None = None,
@@ -154,6 +40,8 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
         That node alone; all of them, from the lowest on, if not given.
     size
         Of a huge page: bytes, or text such as "2MiB"; that of a PMD if not given.
+    movable
+        Whether pages of that size can be migrated (hugepage_migration_supported); they may lie in ZONE_MOVABLE then.
     cpu
         CPU that asks.
     reclaim, compact, trace
@@ -161,8 +49,9 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
 
     Returns
     -------
-    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back. They are
-    free ones of the pool: `set_folio` says who maps them.
+    Folio handles, int64, shape ``(count,)``; -1 for those that could not be had. `free_pages` gives them back: past the
+    per-CPU lists, but for the PMD order of a kernel with transparent huge pages. They are free ones of the pool:
+    `set_folio` says who maps them.
 
     Raises
     ------
@@ -180,7 +69,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     count = whole_number(count, "count", 0, MAX_COUNT)
     order = hugetlb_order(mem, size)
     nodes = mem.nodes if node is None else [node]
-    easily = "GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_NOWARN|__GFP_THISNODE"
+    easily = f"{'GFP_HIGHUSER_MOVABLE' if movable else 'GFP_HIGHUSER'}|__GFP_COMP|__GFP_NOWARN|__GFP_THISNODE"
     flags = {True: parse_gfp(f"{easily}|__GFP_RETRY_MAYFAIL"), False: parse_gfp(easily)}
     try_hard = dict.fromkeys(nodes, True)
     handles = np.full(count, -1, np.int64)
@@ -191,7 +80,10 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
             here = nodes[turn % len(nodes)]
             turn += 1
             asked = Asked(order, flags[try_hard[here]], here, cpu)
-            handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace))[0]
+            if order > mem.geometry.max_page_order:
+                handles[number] = alloc_gigantic(mem, asked)
+            else:
+                handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace))[0]
             try_hard[here] = bool(handles[number] >= 0)
             vmstat[Vmstat.HTLB_BUDDY_ALLOC_SUCCESS if try_hard[here] else Vmstat.HTLB_BUDDY_ALLOC_FAIL] += 1
             if try_hard[here]:
@@ -204,6 +96,18 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     return handles
 
 
+def alloc_gigantic(mem: Machine, asked: Asked) -> int:
+    """Handle of a huge page beyond MAX_PAGE_ORDER, which alloc_contig_pages() would make of a range.
+
+    Raises
+    ------
+    InputError
+        Always: no range can be allocated yet.
+    """
+    most = mem.geometry.max_page_order
+    raise InputError(f"huge pages of order {asked.order} are gigantic (MAX_PAGE_ORDER {most}): not modelled")
+
+
 def hugetlb_order(mem: Machine, size: int | str | None) -> int:
     """Order of huge pages of that size.
 
@@ -212,11 +116,9 @@ def hugetlb_order(mem: Machine, size: int | str | None) -> int:
     InputError
         If no folio has it.
     """
-    page, most = mem.geometry.page_size_bytes, mem.geometry.max_page_order
+    page = mem.geometry.page_size_bytes
     size_bytes = page << mem.geometry.hpage_pmd_order if size is None else parse_bytes(size)
     order = (size_bytes // page).bit_length() - 1
     if order < 1 or size_bytes != page << order:
         raise InputError(f"huge pages of {size!r}; a power of two of pages, two or more, is possible")
-    if order > most:
-        raise InputError(f"huge pages of order {order} are gigantic (MAX_PAGE_ORDER {most}): not modelled")
     return order

@@ -352,6 +352,54 @@ _CMA_WASTE = (
     Variable("n_pools_refused", "float64", "1", "pools refused", "For want of room, or by a size that does not fit."),
 )
 
+_DMABUF = (
+    Variable("n_bufs", "float64", "1", "dma-bufs", "Buffers that came whole."),
+    Variable("n_bufs_failed", "float64", "1", "dma-bufs that failed", "Buffers that did not (-ENOMEM)."),
+    *(
+        Variable(
+            f"n_folios_order_{order}", "float64", "1", f"folios of order {order}", "Folios that buffers are made of."
+        )
+        for order in (8, 4, 0)
+    ),
+    *(
+        Variable(
+            f"n_failed_order_{order}",
+            "float64",
+            "1",
+            f"failed requests of order {order}",
+            "Requests after which the next smaller order was tried.",
+        )
+        for order in (8, 4)
+    ),
+    Variable("pcp_refills", "float64", "1", "refills of per-CPU lists", "Empty per-CPU lists filled from the buddy."),
+    Variable("buddy_splits", "float64", "1", "splits", "Free blocks cut in two for a request, step by step."),
+    Variable("extfrag_events", "float64", "1", "fallbacks", "Blocks that came from another type's list."),
+)
+
+_HYGIENE = (
+    Variable("thp_success", "float64", "1", "share of THP faults that got one", "Over all bursts of the run."),
+    Variable("n_thp_faults", "float64", "1", "THP faults", "Of all bursts of the run."),
+    Variable(
+        "type_mismatch_pages",
+        "float64",
+        "1",
+        "pages on lists of the wrong type",
+        "Free pages on a list of another migratetype than their pageblock's, mean over the bursts.",
+    ),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
-    *(_SWEEP, _FOLIO_COPY, _SNAPSHOT, _FRAGMENTATION, _DEMOTION, _CLEAR_PAGES, _MIGRATION, _MEMORY_FAILURE, _CMA_WASTE)
+    *(
+        _SWEEP,
+        _FOLIO_COPY,
+        _SNAPSHOT,
+        _FRAGMENTATION,
+        _DEMOTION,
+        _CLEAR_PAGES,
+        _MIGRATION,
+        _MEMORY_FAILURE,
+        _CMA_WASTE,
+        _DMABUF,
+        _HYGIENE,
+    )
 )

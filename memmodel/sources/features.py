@@ -95,6 +95,11 @@ FEATURES: Mapping[str, Feature] = {
         "migration copies with machine-check recovery (folio_mc_copy); before, an error stops the machine",
         unsure=((6, 2, 0), (6, 11, 0)),
     ),
+    "khugepaged_mc_copy": Feature(
+        (6, 12, 0),
+        "khugepaged copies with machine-check recovery, and leaves a range with an error as it is",
+        unsure=((6, 2, 0), (6, 12, 0)),
+    ),
     "split_partially_mapped": Feature(
         (6, 12, 0),
         "migration splits a folio that waits for it (deferred_split_queue) instead of moving it whole",

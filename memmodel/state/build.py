@@ -13,6 +13,7 @@ from memmodel.state.failure_layout import failure_dtype, node_failures_dtype
 from memmodel.state.layout import (
     MAX_COMPACTIONS,
     MIGRATE_TYPES,
+    N_COUNTERS,
     NONE,
     NR_ORDERS,
     NR_PCP_LISTS,
@@ -23,7 +24,6 @@ from memmodel.state.layout import (
     Memory,
     MigrateType,
     Params,
-    Vmstat,
     ZoneType,
     folio_dtype,
     lru_batch_dtype,
@@ -226,7 +226,7 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         failure=_records(failure),
         node_failures=_records(np.zeros(n_nodes, node_failures_dtype)),
         contents=np.zeros((0, geometry.page_size_bytes), np.uint8),
-        vmstat=np.zeros(len(Vmstat), np.int64),
+        vmstat=np.zeros(N_COUNTERS, np.int64),
     )
     return memory, pfns
 

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_COMPACTIONS",
     "MIGRATE_TYPES",
     "NONE",
+    "N_COUNTERS",
     "NR_ORDERS",
     "NR_PCP_LISTS",
     "PRIVATE_LISTS",
@@ -30,6 +31,7 @@ __all__ = [
     "Mapping",
     "Memory",
     "MigrateType",
+    "MthpStat",
     "PageFlag",
     "Params",
     "PcpFlag",
@@ -39,6 +41,7 @@ __all__ = [
     "ZoneType",
     "block_types",
     "free_list_head",
+    "mthp_counter",
     "pcp_list_head",
 ]
 
@@ -278,6 +281,18 @@ class Vmstat(IntEnum):
     COMPACT_DAEMON_WAKE = 34
     COMPACT_DAEMON_MIGRATE_SCANNED = 35
     COMPACT_DAEMON_FREE_SCANNED = 36
+    THP_COLLAPSE_ALLOC = 37
+    THP_COLLAPSE_ALLOC_FAILED = 38
+    PCP_REFILLS = 39  # the model's own: times that an empty per-CPU list was filled from the buddy lists
+    BUDDY_SPLITS = 40  # free blocks cut in two for a request, step by step
+    EXTFRAG_EVENTS = 41  # mm_page_alloc_extfrag: blocks that came from another type's list
+
+
+class MthpStat(IntEnum):
+    """Files of hugepages-<size>kB/stats; their counters lie behind those of `Vmstat`, one an order."""
+
+    ANON_FAULT_ALLOC = 0
+    ANON_FAULT_FALLBACK = 1
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -390,6 +405,14 @@ class Params(NamedTuple):
     watermark_boost_factor: np.uint64  # vm.watermark_boost_factor
 
 
+N_COUNTERS = len(Vmstat) + len(MthpStat) * NR_ORDERS
+
+
+def mthp_counter(stat: MthpStat, order: int) -> int:
+    """Place of a counter in `Memory.vmstat`."""
+    return len(Vmstat) + stat * NR_ORDERS + order
+
+
 def block_types(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Migratetypes of pageblocks as get_pageblock_migratetype() says them: ISOLATE hides the one below it."""
     return np.where(blocks["bits"] & BlockBit.ISOLATE, MigrateType.ISOLATE, blocks["migratetype"])
@@ -422,4 +445,4 @@ class Memory(NamedTuple):
     failure: npt.NDArray[Any]  # failure_dtype, one: what memory_failure() counts and is told, for the whole machine
     node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
-    vmstat: npt.NDArray[np.int64]
+    vmstat: npt.NDArray[np.int64]  # Vmstat, then MthpStat by order

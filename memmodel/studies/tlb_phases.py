@@ -18,7 +18,7 @@ import numpy as np
 from memmodel.geometry import Geometry
 from memmodel.mechanisms.buddy import alloc_pages
 from memmodel.mechanisms.folio_state import set_folio
-from memmodel.mechanisms.hugetlb import fault_thp
+from memmodel.mechanisms.huge_pages import fault_thp
 from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
 from memmodel.mechanisms.move_pages import Entry, move_pages
 from memmodel.mechanisms.tlb import Tlb

@@ -1,4 +1,4 @@
-"""Pageblocks by what is in use in them."""
+"""Pageblocks by what is in use in them, and free pages on lists of another type than theirs."""
 
 from typing import NamedTuple
 
@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.jit import kernel
-from memmodel.kernels.freelist import ONE, ORDER_BITS
+from memmodel.kernels.freelist import ONE, ORDER_BITS, TYPES, block_type, free_list
 from memmodel.state.layout import Kind, Memory, PageFlag
 
-__all__ = ["PageblockUse", "pageblock_use"]
+__all__ = ["PageblockUse", "count_type_mismatches", "pageblock_use"]
 
 USED, KIND_BITS = np.uint64(Kind.USED << 4), np.uint64(0xF0)
 HOLE, RESERVED = np.uint64(Kind.HOLE << 4), np.uint64(Kind.RESERVED << 4)
@@ -55,3 +55,23 @@ def pageblock_use(mem: Memory) -> PageblockUse:
     free, movable = int(counts[HAS_PAGES]), int(counts[HAS_PAGES | HAS_MOVABLE])
     unmovable = int(counts[HAS_PAGES | HAS_UNMOVABLE])
     return PageblockUse(free, movable, unmovable, int(counts[HAS_PAGES | HAS_MOVABLE | HAS_UNMOVABLE]))
+
+
+@kernel
+def count_type_mismatches(mem: Memory) -> int:
+    """Free pages on a list of another type than their pageblock's: since 6.10 there are none."""
+    n_pages = np.int64(0)
+    for zone in range(mem.zones.size):
+        for order in range(mem.params.max_order + ONE):
+            step = ONE << min(np.uint64(order), mem.params.pageblock_order)
+            for migratetype in range(TYPES):
+                head = free_list(mem, np.uint64(zone), np.uint64(order), np.uint64(migratetype))
+                index = np.uint64(mem.pages[head].next)
+                while index != head:
+                    piece = index
+                    while piece < index + (ONE << np.uint64(order)):
+                        if block_type(mem, piece) != np.uint64(migratetype):
+                            n_pages += np.int64(step)
+                        piece += step
+                    index = np.uint64(mem.pages[index].next)
+    return int(n_pages)

@@ -63,6 +63,7 @@ class Finder:
                 continue
             pfn = self.try_claim(zone.head(high, other), high, order, migratetype, other)
             if pfn is not None:
+                zone.n_fallbacks += 1
                 return pfn
         return None
 
@@ -111,6 +112,7 @@ class Finder:
         for high in range(order, zone.max_order + 1):
             other = self.fallback(high, migratetype)
             if other is not None:
+                zone.n_fallbacks += 1
                 return zone.take_split(zone.head(high, other), order)
         return None
 

@@ -27,7 +27,10 @@ class OneFallbackFinder(Finder):
     def find_fallback(self, order, migratetype):
         """A block out of another type's lists (__rmqueue_fallback), or None."""
         chosen = self.choose(order, migratetype)
-        return None if chosen is None else self.steal_suitable_fallback(*chosen, order, migratetype)
+        if chosen is None:
+            return None
+        self.zone.n_fallbacks += 1
+        return self.steal_suitable_fallback(*chosen, order, migratetype)
 
     def choose(self, order, migratetype):
         """(order, list) of the fallback block: from the largest order down, or None.

@@ -32,6 +32,7 @@ class PcpSet:
     scale_max: int = 5  # CONFIG_PCP_BATCH_SCALE_MAX
     large_cache: bool = True  # PCPF_FREE_HIGH_BATCH: the CPU's slice of the last cache holds more than 3 batches
     count: int = 0
+    n_refills: int = 0
     alloc_factor: int = 0
     free_count: int = 0
     freed_high_order: bool = False  # PCPF_PREV_FREE_HIGH_ORDER
@@ -62,6 +63,7 @@ class PcpSet:
         pindex = self.pindex(order, migratetype)
         pfns = self.lists[pindex]
         if not pfns and not (finder.flags.highatomic and self.has("highatomic_by_buddy")):
+            self.n_refills += 1
             self.refill(order, migratetype, finder)
         if not pfns:
             return None

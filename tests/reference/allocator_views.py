@@ -2,7 +2,18 @@
 
 import numpy as np
 
-from memmodel.state.layout import NONE, NR_ORDERS, NR_PCP_LISTS, Feature, Kind, PageFlag, PcpFlag, Vmstat, ZoneType
+from memmodel.state.layout import (
+    N_COUNTERS,
+    NONE,
+    NR_ORDERS,
+    NR_PCP_LISTS,
+    Feature,
+    Kind,
+    PageFlag,
+    PcpFlag,
+    Vmstat,
+    ZoneType,
+)
 from tests.reference import views
 from tests.reference.allocator_nodes import KERNELS, ReadCounter, ZoneFlags
 from tests.reference.allocator_pcp import PcpSet
@@ -170,7 +181,12 @@ class Views:
             numbers.append([pcp.free_factor for pcp in sets])
         allocated = {ZoneType[name.upper()]: twin.n_allocated.get(index, 0) for name, index in ZONE_INDEX.items()}
         counted = {Vmstat.PGFREE: twin.n_freed, Vmstat.KSWAPD_WOKEN: sum(zone.flags.n_woken for zone in zones)}
-        return [*numbers, [(allocated | counted).get(counter, 0) for counter in range(len(Vmstat))]]
+        counted |= {
+            Vmstat.BUDDY_SPLITS: sum(zone.n_splits for zone in zones),
+            Vmstat.EXTFRAG_EVENTS: sum(zone.n_fallbacks for zone in zones),
+            Vmstat.PCP_REFILLS: sum(pcp.n_refills for pcp in sets),
+        }
+        return [*numbers, [(allocated | counted).get(counter, 0) for counter in range(N_COUNTERS)]]
 
     def difference_of_numbers(self):
         """Names of what differs and both values, or None. Cheap."""

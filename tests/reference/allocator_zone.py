@@ -76,6 +76,8 @@ class Zone:
     after_piece: Callable | None = None  # told how many blocks a drain has freed: then interrupts come through
     cpu: int = 0  # where the caller runs: whose counter differences change
     operations: list | None = None
+    n_splits: int = 0  # blocks cut in two
+    n_fallbacks: int = 0  # blocks of another type's list taken, or their pageblocks
 
     def note(self, *operation):
         if self.operations is not None:
@@ -267,6 +269,7 @@ class Zone:
         """Upper halves onto the list heads, from the large order down; returns the pages given back."""
         n_pages = 0
         for order in reversed(range(low, high)):
+            self.n_splits += 1
             self.insert(pfn + (1 << order), order, migratetype)
             n_pages += 1 << order
         return n_pages

@@ -1,5 +1,6 @@
 """The scripts that reproduce published tables run, write what they say, and refuse bad targets in one line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,7 +81,31 @@ def test_script__prints_every_row_and_ends_with_rms_and_worst(
     assert written.startswith("written: ")
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def test_script__no_effect_of_the_pageblock_order(tmp_path: Path) -> None:
+    done = run("reproduce_dmabuf", "--replicates", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is that of nine rows (13,131,974,267.6): row 10, '13,683,587,37'" in done.stdout
+    assert "-4.46 %. Paired over all ten rows p is 0.068" in done.stdout
+    assert "pageblocks of order 10 and 7" in done.stdout
+    assert "pageblocks of order 9 and 7" in done.stdout
+    with xr.open_dataset(tmp_path / "dmabuf.nc") as ds:
+        assert int(ds["n_allocations"]) == 100_000
+    assert (tmp_path / "dmabuf.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_script__no_wrong_list_since_6_10(tmp_path: Path) -> None:
+    done = run("reproduce_freelist_hygiene", "--runs", "3", "--replicates", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"published, before defrag_mode, THPs +46,727.1 +-1,988.94 .* falls\n", done.stdout)
+    for kernel in ("6.12.117", "7.3"):
+        assert re.search(rf"\n{kernel} +0.0 +0.0 +[0-9,.]+\n", done.stdout)
+    assert re.search(r"\n6.1 +[1-9][0-9,.]* +[1-9][0-9,.]* +", done.stdout)
+    with xr.open_dataset(tmp_path / "freelist_hygiene.nc") as ds:
+        assert dict(ds.sizes) == {"kernel": 3, "run": 3, "replicate": 2}
+    assert (tmp_path / "freelist_hygiene.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "reproduce_dmabuf", "reproduce_freelist_hygiene"])
 def test_script__refuses_a_bad_target(script: str, tmp_path: Path) -> None:
     done = run(script, "--out", "r.txt", cwd=tmp_path)
     assert done.returncode == 2
