@@ -14,7 +14,7 @@ from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.migration_job import Mode
 from memmodel.kernels.thp_faults import Fault, fault_many
 from memmodel.mechanisms.buddy import MAX_COUNT, whole_number
-from memmodel.mechanisms.hugetlb import huge_order, thp_gfp
+from memmodel.mechanisms.huge_pages import pmd_order_of, thp_gfp
 from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
 from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
 from memmodel.mechanisms.request import requested
@@ -359,7 +359,7 @@ def fault_compacting(mem: Machine, count: int, *, node: int = 0, cpu: int = 0) -
     ----------
     mm/page_alloc.c: __alloc_pages_slowpath, Linux 6.12.117.
     """
-    flags, order = thp_gfp("madvise", madvised=True), huge_order(mem)
+    flags, order = thp_gfp("madvise", madvised=True), pmd_order_of(mem)
     on_cpu = mem.check_cpu(cpu)
     handles = np.full(whole_number(count, "count", 0, MAX_COUNT), -1, np.int64)
     local, everywhere = parse_gfp(f"{flags}|__GFP_THISNODE|__GFP_NORETRY"), parse_gfp(flags)

@@ -388,6 +388,65 @@ _HYGIENE = (
     ),
 )
 
+_COMPACTION = (
+    Variable("thp_order", "float64", "1", "order of a huge page", "HPAGE_PMD_ORDER: what a huge page fault asks for."),
+    Variable(
+        "thp_compact_share",
+        "float64",
+        "1",
+        "share of huge page faults that got one",
+        "With direct compaction, nothing to reclaim.",
+    ),
+    Variable(
+        "thp_light_share",
+        "float64",
+        "1",
+        "share that is there without compaction",
+        "Huge pages that are free already, over those asked for.",
+    ),
+    Variable(
+        "thp_bound_share",
+        "float64",
+        "1",
+        "share that could come at best",
+        "Aligned regions in which nothing is unmovable, over the huge pages asked for.",
+    ),
+    Variable("n_thp_requests", "float64", "1", "huge pages asked for", "One fault each."),
+    Variable("mixed_share", "float64", "1", "share of mixed pageblocks", "With movable and other pages in use."),
+    Variable(
+        "unmovable_block_share",
+        "float64",
+        "1",
+        "share of pageblocks with unmovable pages",
+        "Pageblocks that compaction cannot empty.",
+    ),
+    *(
+        Variable(name, "float64", "1", label, doc)
+        for name, label, doc in (
+            ("compact_stall", "direct compactions", "Requests that compacted (/proc/vmstat compact_stall)."),
+            ("compact_success", "direct compactions that helped", "Those that got their page then."),
+            ("compact_migrate_scanned", "pages scanned for sources", "Of all runs of compaction."),
+            ("compact_free_scanned", "pages scanned for targets", "Of all runs of compaction."),
+            ("compact_isolated", "pages isolated", "Both sources and targets."),
+            ("pgmigrate_success", "pages migrated", "Base pages that moved."),
+            ("pgmigrate_fail", "pages not migrated", "Base pages that did not."),
+            ("compact_runs", "runs of compaction", "A zone each."),
+            ("huge_blocks_before", "free huge pages before", "Huge pages that are free as one block."),
+            ("huge_blocks_after", "free huge pages after", "Huge pages that are free as one block."),
+        )
+    ),
+    Variable(
+        "isolated_per_migrated",
+        "float64",
+        "1",
+        "isolated per migrated page",
+        "About 2 where nothing is isolated in vain: a source and a target for each page that moves.",
+    ),
+    Variable(
+        "compaction_cost", "float64", "1", "compaction cost", "mmtests' sum of the counters, in its arbitrary units."
+    ),
+)
+
 VARIABLES: Mapping[str, Variable] = catalogue(
     *(
         _SWEEP,
@@ -401,5 +460,6 @@ VARIABLES: Mapping[str, Variable] = catalogue(
         _CMA_WASTE,
         _DMABUF,
         _HYGIENE,
+        _COMPACTION,
     )
 )

@@ -25,6 +25,7 @@ Block = Callable[[Params, Seeds], Mapping[str, ArrayLike]]
 STUDIES: dict[str, str] = {
     "clear_pages": "memmodel.studies.clear_pages",
     "cma_waste": "memmodel.studies.cma_waste",
+    "compaction": "memmodel.studies.compaction",
     "demotion": "memmodel.studies.demotion",
     "dmabuf": "memmodel.studies.dmabuf",
     "folio_copy": "memmodel.studies.folio_copy",
@@ -33,6 +34,7 @@ STUDIES: dict[str, str] = {
     "memory_failure": "memmodel.studies.memory_failure",
     "migration": "memmodel.studies.migration",
     "move_pages": "memmodel.studies.move_pages",
+    "thp_success": "memmodel.studies.thp_success",
     "tlb_batch": "memmodel.studies.tlb_batch",
 }
 """Module of each study; its ``STUDY`` is loaded when asked for."""

@@ -9,12 +9,12 @@ from memmodel.jit import kernel
 from memmodel.kernels.freelist import ONE, ORDER_BITS, TYPES, block_type, free_list
 from memmodel.state.layout import Kind, Memory, PageFlag
 
-__all__ = ["PageblockUse", "count_type_mismatches", "pageblock_use"]
+__all__ = ["PageblockUse", "count_type_mismatches", "movable_regions", "pageblock_use"]
 
 USED, KIND_BITS = np.uint64(Kind.USED << 4), np.uint64(0xF0)
 HOLE, RESERVED = np.uint64(Kind.HOLE << 4), np.uint64(Kind.RESERVED << 4)
 ON_LRU = np.uint64(PageFlag.LRU | PageFlag.LRU_BATCH | PageFlag.LRU_ISOLATED)
-HAS_PAGES, HAS_MOVABLE, HAS_UNMOVABLE = 1, 2, 4
+HAS_PAGES, HAS_MOVABLE, HAS_UNMOVABLE, HAS_NONE = 1, 2, 4, 8
 
 
 class PageblockUse(NamedTuple):
@@ -31,18 +31,18 @@ class PageblockUse(NamedTuple):
 
 
 @kernel
-def _walk_blocks(mem: Memory, seen: npt.NDArray[np.uint8]) -> None:
-    """What each pageblock holds, as HAS_ bits."""
+def _walk_blocks(mem: Memory, region_order: np.uint64, seen: npt.NDArray[np.uint8]) -> None:
+    """What each aligned region of that order holds, as HAS_ bits."""
     index = np.uint64(0)
     while index < mem.params.n_pages:
         page = mem.pages[index]
         state, order = np.uint64(page.state), np.uint64(page.state) & ORDER_BITS
         kind = state & KIND_BITS
-        bits = 0 if kind == HOLE or kind == RESERVED else HAS_PAGES
+        bits = HAS_NONE if kind == HOLE or kind == RESERVED else HAS_PAGES
         if kind == USED:
             bits |= HAS_MOVABLE if np.uint64(page.pg_flags) & ON_LRU else HAS_UNMOVABLE
         end = index + (ONE << order)
-        for block in range(index >> mem.params.pageblock_order, ((end - ONE) >> mem.params.pageblock_order) + ONE):
+        for block in range(index >> region_order, ((end - ONE) >> region_order) + ONE):
             seen[block] |= bits
         index = end
 
@@ -50,11 +50,21 @@ def _walk_blocks(mem: Memory, seen: npt.NDArray[np.uint8]) -> None:
 def pageblock_use(mem: Memory) -> PageblockUse:
     """Pageblocks by what is in use in them; those without any memory do not count."""
     seen = np.zeros(mem.blocks.size, np.uint8)
-    _walk_blocks(mem, seen)
-    counts = np.bincount(seen, minlength=8)
+    _walk_blocks(mem, mem.params.pageblock_order, seen)
+    counts = np.bincount(seen & ~np.uint8(HAS_NONE), minlength=8)
     free, movable = int(counts[HAS_PAGES]), int(counts[HAS_PAGES | HAS_MOVABLE])
     unmovable = int(counts[HAS_PAGES | HAS_UNMOVABLE])
     return PageblockUse(free, movable, unmovable, int(counts[HAS_PAGES | HAS_MOVABLE | HAS_UNMOVABLE]))
+
+
+def movable_regions(mem: Memory, order: int) -> int:
+    """Aligned regions of ``2**order`` pages without holes in which all that is used can be moved.
+
+    No more huge pages of that order can ever be had.
+    """
+    seen = np.zeros(-(-int(mem.params.n_pages) >> order), np.uint8)
+    _walk_blocks(mem, np.uint64(order), seen)
+    return int(np.count_nonzero(seen & (HAS_PAGES | HAS_UNMOVABLE | HAS_NONE) == HAS_PAGES))
 
 
 @kernel

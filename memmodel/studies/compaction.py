@@ -1,0 +1,87 @@
+"""Compact a fragmented machine: what is scanned, isolated, migrated, and how many huge pages are free before and after."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memmodel.kernels.buddy import count_free
+from memmodel.mechanisms.compaction import CompactionOutcome, compact_memory, compact_zone, run_kcompactd
+from memmodel.memory import PhysicalMemory
+from memmodel.state.layout import ZoneType
+from memmodel.studies.registry import Parameter, Params, Seeds, Study
+from memmodel.studies.thp_success import COUNTERS, counts_since, machine_of, settle
+from memmodel.studies.thp_success import PARAMETERS as OF_LOAD
+
+__all__ = ["STUDY", "block"]
+
+HOW = ("compact_memory", "kcompactd", "async", "sync_light")
+PARAMETERS = (
+    *(parameter for parameter in OF_LOAD if parameter.name != "demand"),
+    Parameter(
+        "how",
+        "compact_memory",
+        "Who compacts. compact_memory: all zones, whole; kcompactd: woken for a huge page; async, sync_light: one run "
+        "in the largest zone for one.",
+        kind="choice",
+        choices=HOW,
+    ),
+)
+OUTPUTS = (
+    *("pageblock_order", "thp_order", "compact_runs", "huge_blocks_before", "huge_blocks_after"),
+    *(counter.name.lower() for counter in COUNTERS if counter.name not in ("COMPACT_STALL", "COMPACT_SUCCESS")),
+    *("isolated_per_migrated", "compaction_cost"),
+)
+
+
+def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
+    """Run each point's load on a memory of its own, then compact it."""
+    starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]] = {}
+    columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
+    names = [parameter.name for parameter in PARAMETERS]
+    for row, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
+        point = dict(zip(names, row, strict=True))
+        mem = machine_of(point, starts)
+        settle(mem, point, seed)
+        huge, before = _huge_blocks(mem), mem.state.vmstat.copy()
+        outcome = _compact(mem, point["how"])
+        found: dict[str, float] = {
+            "pageblock_order": mem.geometry.pageblock_order,
+            "thp_order": mem.geometry.hpage_pmd_order,
+            "compact_runs": len(outcome.results),
+            "huge_blocks_before": huge,
+            "huge_blocks_after": _huge_blocks(mem),
+            **counts_since(mem, before),
+        }
+        for name in OUTPUTS:
+            columns[name].append(found[name])
+    return columns
+
+
+def _compact(mem: PhysicalMemory, how: str) -> CompactionOutcome:
+    order = mem.geometry.hpage_pmd_order
+    if how == "compact_memory":
+        return compact_memory(mem)
+    if how == "kcompactd":
+        return run_kcompactd(mem, order=order)
+    largest = mem.state.zones[int(mem.state.zones["managed"].argmax())]
+    label = ZoneType(int(largest["zone_type"])).label
+    return compact_zone(mem, label, order, how, migratetype="movable", node=int(largest["node"]))
+
+
+def _huge_blocks(mem: PhysicalMemory) -> int:
+    """Huge pages that are free as one block."""
+    order = mem.geometry.hpage_pmd_order
+    by_order = count_free(mem.state).sum(axis=(0, 1))[order:]
+    return int((by_order << np.arange(by_order.size)).sum())
+
+
+STUDY = Study(
+    name="compaction",
+    doc=__doc__,
+    parameters=PARAMETERS,
+    outputs=OUTPUTS,
+    block=block,
+    source="mm/compaction.c (Linux 6.1, 6.12.117, 7.3); made-up workloads",
+)
