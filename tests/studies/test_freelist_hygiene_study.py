@@ -15,7 +15,7 @@ from tests.reference import views
 
 SMALL = {"size_mib": 64, "burst_mib": 4, "bursts": 3, "fill": 0.7, "rest": 0.3, "mix": "page_cache+kernel"}
 if not JIT_ENABLED:
-    SMALL |= {"size_mib": 16, "bursts": 1}
+    SMALL |= {"size_mib": 8, "burst_mib": 2, "bursts": 1}
 SEED = np.array([1, 2, 3, 4], np.uint64)
 
 
@@ -43,7 +43,7 @@ def mismatches_of(mem):
 @pytest.mark.parametrize("kernel", ["6.1", "6.10", "6.12.117", "7.3"])
 def test_mismatches__in_6_1_alone(kernel, limit):
     """And counted as the slow twin counts them, at each burst."""
-    point = point_of(kernel=kernel, page_block_max_order=limit, run=2)
+    point = point_of(kernel=kernel, page_block_max_order=limit, run=1 + JIT_ENABLED)
     mem = memory_like(point)
     counted = []
 
@@ -69,6 +69,7 @@ def test_mismatches__of_blocks_larger_than_a_pageblock():
     assert count_type_mismatches(mem.state) == mismatches_of(mem) == 64
 
 
+@views.large
 def test_block__runs_of_one_memory():
     """Points that differ in `run` alone share a memory; a shorter series is the beginning of a longer one."""
     grid = {"kernel": ["6.1", "7.3"], "run": [1, 3], **SMALL}
@@ -83,6 +84,7 @@ def test_block__runs_of_one_memory():
     assert (blocks == SMALL["size_mib"] // 2).all()
 
 
+@views.large
 def test_block__compaction_is_handed_to_the_faults():
     """A policy is asked for each fault that finds no page; without one no fault compacts."""
     asked = []

@@ -7,9 +7,12 @@ import pytest
 
 import memmodel as mm
 from memmodel.geometry import Geometry
+from memmodel.jit import JIT_ENABLED
 from memmodel.memory import PhysicalMemory
 from memmodel.workloads.dma_bufs import run_dma_bufs
 from tests.reference import views
+
+SIZE, N_BUFFERS = ("32MiB", 60) if JIT_ENABLED else ("8MiB", 12)
 
 
 def one_by_one(mem, sizes, level):
@@ -40,7 +43,7 @@ def one_by_one(mem, sizes, level):
 def used_memory(page_size, limit, kernel, used):
     """A memory of which a share is used, in single pages and blocks all over."""
     geo = Geometry(page_size=page_size, arch="arm64", kernel=kernel, page_block_max_order=limit)
-    mem = PhysicalMemory(geo, "32MiB", seed=0)
+    mem = PhysicalMemory(geo, SIZE, seed=0)
     mm.run_workload(mem, "2*anonymous+kernel", fill=0.9, seed=1)
     out = mm.run_workload(mem, "pinned", fill=0.9, seed=2)
     folios = out.folios.copy()
@@ -58,7 +61,7 @@ def test_run_dma_bufs__as_one_by_one(page_size, limit, kernel, used):
     other = mem.copy()
     page = mem.geometry.page_size_bytes
     sizes = np.array([1, 3, 40, 257, 1100], np.int64) * 4096 // page + 1
-    drawn = np.random.default_rng(3).choice(sizes, 60)
+    drawn = np.random.default_rng(3).choice(sizes, N_BUFFERS)
     level = int(mem.state.zones["free_pages"].sum()) * 2 // 3
     run = run_dma_bufs(mem, drawn, level)
     orders, n_failed = one_by_one(other, drawn, level)
