@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
+    from memmodel.mechanisms.cma import CmaArea, cma_alloc, cma_areas, cma_heap_alloc, cma_release, cma_reserve
+    from memmodel.mechanisms.contig import ContigOutcome, ContigRange
+    from memmodel.mechanisms.contig_pages import alloc_contig_pages, free_contig_range
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
     from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
     from memmodel.mechanisms.failure_signals import Signal, Task
@@ -60,6 +63,11 @@ _HOME = {
     "memmodel.geometry": ("Geometry",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
+    "memmodel.mechanisms.cma": (
+        *("CmaArea", "cma_alloc", "cma_areas", "cma_heap_alloc", "cma_release", "cma_reserve"),
+    ),
+    "memmodel.mechanisms.contig": ("ContigOutcome", "ContigRange"),
+    "memmodel.mechanisms.contig_pages": ("alloc_contig_pages", "free_contig_range"),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
     "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
@@ -95,10 +103,13 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "CmaArea",
     "CompactPriority",
     "CompactRequest",
     "CompactResult",
     "Compaction",
+    "ContigOutcome",
+    "ContigRange",
     "CopyOutcome",
     "DmaBuf",
     "Entry",
@@ -127,9 +138,15 @@ __all__ = [
     "WorkloadOutcome",
     "__version__",
     "access_page",
+    "alloc_contig_pages",
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
+    "cma_alloc",
+    "cma_areas",
+    "cma_heap_alloc",
+    "cma_release",
+    "cma_reserve",
     "copy_mc_highpages",
     "corrupt_pfn",
     "dmabuf_alloc",
@@ -138,6 +155,7 @@ __all__ = [
     "fault_thp",
     "folio_mc_copy",
     "fragment",
+    "free_contig_range",
     "free_pages",
     "hard_offline_page",
     "hardware_corrupted_kib",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import copying, lru
 from memmodel.kernels import migration as kernels
+from memmodel.kernels.copying import CopyRule
 from memmodel.kernels.migration_job import Count, Errno, Job, List, Mode, Step
 from memmodel.kernels.page_alloc import Request
 from memmodel.kernels.tlb import TlbCount
@@ -219,32 +220,61 @@ def _job(
     rule = copy_rule(mem.geometry, *copies)
     indices, orders = rows
     pages = np.uint64(1) << orders
-    recovers = rule.recovers and "migration_mc_copy" in mem.geometry.features
-    poisoned = -1 if recovers else kernels.first_poisoned(mem.state, indices, pages)
-    if poisoned >= 0:
-        why = f"kernel {mem.geometry.kernel}" if rule.recovers else "engine"
-        raise InputError(f"pfn {int(mem.pfns.pfn(poisoned))}: copying its error would stop the machine ({why})")
+    if not survives_errors(mem, rule):
+        refuse_poisoned(mem, rule, kernels.first_poisoned(mem.state, indices, pages))
     n_pages = int(pages.sum())
     room = n_pages if np.any(orders) else indices.size
     if room > indices.size:
         mem.reserve_folios(room - indices.size)
-    all_rows = np.zeros(room, np.uint64)
-    all_rows[: indices.size] = indices
-    sizes = np.zeros(len(List) + 1, np.int64)
-    sizes[len(List)] = indices.size
+    stream = bool(mem.state.contents.size) and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
     pmd_pages = 1 << mem.geometry.hpage_pmd_order
     batch_pages = pmd_pages if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
-    stream = mem.state.contents.size and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
-    zonelist, small, large = _targets(mem, asked, node)
+    job = new_job(mem, asked, node, room, cpu, rule, stream=stream, batch_pages=batch_pages)
+    job.rows[: indices.size] = indices
+    job.sizes[len(List)] = indices.size
+    return job
+
+
+def survives_errors(mem: Machine, rule: CopyRule) -> bool:
+    """Whether an error in what migration copies does not stop the machine."""
+    return bool(rule.recovers) and "migration_mc_copy" in mem.geometry.features
+
+
+def refuse_poisoned(mem: Machine, rule: CopyRule, row: int) -> None:
+    """Refuse a call that would copy the page at this row; -1: there is none.
+
+    Raises
+    ------
+    InputError
+        Naming the page.
+    """
+    if row >= 0:
+        why = f"kernel {mem.geometry.kernel}" if rule.recovers else "engine"
+        raise InputError(f"pfn {int(mem.pfns.pfn(row))}: copying its error would stop the machine ({why})")
+
+
+def new_job(  # noqa: PLR0913 - who asks, where, and how
+    mem: Machine,
+    asked: Caller,
+    node: int,
+    room: int,
+    cpu: np.uint64,
+    rule: CopyRule,
+    *,
+    stream: bool = False,
+    batch_pages: int | None = None,
+) -> Job:
+    """Work for migrate_pages() with no folio yet, and room for so many."""
+    zonelist, small, large = targets_of(mem, asked, node)
     return Job(
-        all_rows,
+        np.zeros(room, np.uint64),
         np.zeros(room, np.uint64),
         np.zeros(room, np.uint64),
         np.zeros(room, np.int64),
         np.full(room, -1, np.int64),
         np.full(room, Errno.NOT_TRIED, np.int64),
         np.zeros((len(List), room), np.uint64),
-        sizes,
+        np.zeros(len(List) + 1, np.int64),
         np.zeros(len(Count), np.int64),
         np.zeros(len(Step), np.int64),
         np.zeros((2, copying.LANES if stream else 0), np.uint64),
@@ -254,7 +284,7 @@ def _job(
         rule,
         cpu,
         np.uint64(Mode[asked.mode.upper()]),
-        np.uint64(batch_pages),
+        np.uint64(1 << mem.geometry.hpage_pmd_order if batch_pages is None else batch_pages),
         np.uint64(mem.geometry.hpage_pmd_order),
         np.uint64(mem.geometry.transparent_hugepage),
         np.uint64(asked.splits),
@@ -265,7 +295,7 @@ def _job(
     )
 
 
-def _targets(mem: Machine, asked: Caller, node: int) -> tuple[npt.NDArray[np.uint64], Request, Request]:
+def targets_of(mem: Machine, asked: Caller, node: int) -> tuple[npt.NDArray[np.uint64], Request, Request]:
     """Zones and requests of targets: single pages, and larger folios, which wake no kswapd (alloc_migration_target)."""
     small = parse_gfp(asked.gfp)
     large = Gfp(small.flags - COMPOSITES["__GFP_RECLAIM"] | COMPOSITES["GFP_TRANSHUGE"])

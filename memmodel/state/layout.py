@@ -187,6 +187,7 @@ class Feature(IntFlag):
     KPAGEFLAGS_OF_FOLIO = 1 << 22  # 6.12: every page of a folio shows the folio's flags
     KPAGEFLAGS_KSM = 1 << 23  # 6.12: KSM shows on every anonymous page
     KPAGEFLAGS_KSM_EXACT = 1 << 24  # 7.3: and no more
+    CONTIG_FREE_CHUNKS = 1 << 25  # 7.2: contiguous ranges are freed in maximal aligned chunks
 
 
 class ZoneFlag(IntFlag):
@@ -259,6 +260,8 @@ class Vmstat(IntEnum):
     THP_MIGRATION_SPLIT = 28
     THP_SPLIT_PAGE = 29
     THP_SPLIT_PAGE_FAILED = 30
+    CMA_ALLOC_SUCCESS = 31
+    CMA_ALLOC_FAIL = 32
 
 
 NR_ORDERS = 16  # room for MAX_PAGE_ORDER 15, the largest that any architecture can be built with
@@ -394,5 +397,7 @@ class Memory(NamedTuple):
     queues: npt.NDArray[Any]  # queue_dtype, [cpus]: memory_failure_queue()
     failure: npt.NDArray[Any]  # failure_dtype, one: what memory_failure() counts and is told, for the whole machine
     node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
+    areas: npt.NDArray[Any]  # area_dtype, [CMA areas]
+    area_bits: npt.NDArray[np.uint64]  # their bitmaps, one behind the other, each from a new word on
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
     vmstat: npt.NDArray[np.int64]
