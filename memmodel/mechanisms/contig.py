@@ -138,8 +138,7 @@ class Contig:
     def go_to(self, zone: int) -> None:
         """The next ranges are of another zone."""
         node = int(self.mem.state.zones[zone]["node"])
-        zonelist, small, large = targets_of(self.mem, _caller(self.mem, zone), node)
-        self.job = self.job._replace(zonelist=zonelist, small=small, large=large)
+        self.job = self.job._replace(**targets_of(self.mem, _caller(self.mem, zone), node)._asdict())
         huge_zones = self.mem.zonelist(node, highest_zone(self.mem.geometry, parse_gfp(HUGE)), this_node=True)
         self.task = self.task._replace(zone=np.uint64(zone), huge_zones=huge_zones)
 

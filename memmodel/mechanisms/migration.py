@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,15 @@ CALLERS = {
     "damon": Caller("async", "damon", f"{QUIETLY}|GFP_NOWAIT|__GFP_THISNODE"),
 }
 """Callers by name: mode, reason and gfp flags as in 6.12."""
+
+
+class Targets(NamedTuple):
+    """Where targets come from, as a `Job` has it."""
+
+    zonelist: npt.NDArray[np.uint64]
+    small: Request
+    large_zonelist: npt.NDArray[np.uint64]
+    large: Request
 
 
 @dataclass(frozen=True)
@@ -265,7 +275,7 @@ def new_job(  # noqa: PLR0913 - who asks, where, and how
     batch_pages: int | None = None,
 ) -> Job:
     """Work for migrate_pages() with no folio yet, and room for so many."""
-    zonelist, small, large = targets_of(mem, asked, node)
+    targets = targets_of(mem, asked, node)
     return Job(
         np.zeros(room, np.uint64),
         np.zeros(room, np.uint64),
@@ -278,9 +288,7 @@ def new_job(  # noqa: PLR0913 - who asks, where, and how
         np.zeros(len(Count), np.int64),
         np.zeros(len(Step), np.int64),
         np.zeros((2, copying.LANES if stream else 0), np.uint64),
-        zonelist,
-        small,
-        large,
+        *targets,
         rule,
         cpu,
         np.uint64(Mode[asked.mode.upper()]),
@@ -295,11 +303,11 @@ def new_job(  # noqa: PLR0913 - who asks, where, and how
     )
 
 
-def targets_of(mem: Machine, asked: Caller, node: int) -> tuple[npt.NDArray[np.uint64], Request, Request]:
+def targets_of(mem: Machine, asked: Caller, node: int) -> Targets:
     """Zones and requests of targets: single pages, and larger folios, which wake no kswapd (alloc_migration_target)."""
     small = parse_gfp(asked.gfp)
     large = Gfp(small.flags - COMPOSITES["__GFP_RECLAIM"] | COMPOSITES["GFP_TRANSHUGE"])
-    return *requested(mem, small, 0, node, True), requested(mem, large, 1, node, True)[1]
+    return Targets(*requested(mem, small, 0, node, True), *requested(mem, large, 1, node, True))
 
 
 def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
