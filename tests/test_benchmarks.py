@@ -17,6 +17,7 @@ MODULES = sorted(path.stem for path in (SUITE / "benchmarks").glob("bench_*.py")
 METHODS = ("time_", "track_", "peakmem_")
 COVERED_BY = {
     "freelist": "buddy",
+    **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task"), "contig"),
     "pageblock": "fallback",
     "reclaiming": "slowpath",
     **dict.fromkeys(("migration_batch", "migration_folio", "migration_job", "migration_old", "tlb"), "migration"),

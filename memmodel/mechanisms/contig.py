@@ -15,7 +15,7 @@ from memmodel.kernels.migration_job import Count, Job
 from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.copying import copy_rule
 from memmodel.mechanisms.migration import CALLERS, Caller, new_job, refuse_poisoned, survives_errors, targets_of
-from memmodel.mechanisms.request import highest_zone, request_of
+from memmodel.mechanisms.request import requested
 from memmodel.mechanisms.tlb import MAX_MMS, Tlb
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import HANDLE_SLOT, NONE, FolioBit, Kind, PageFlag, ZoneType
@@ -40,7 +40,6 @@ REASONS = {
 BY_FLAG = {
     PageFlag.SLAB: "slab",
     PageFlag.TABLE: "page table",
-    PageFlag.LRU_BATCH: "LRU batch",
     PageFlag.LRU_ISOLATED: "isolated by another task",
 }
 BY_BITS = {
@@ -51,6 +50,8 @@ BY_BITS = {
     FolioBit.DIRTY | FolioBit.NO_MIGRATE_FOLIO: "dirty",
 }
 ALL_BITS = sum(FolioBit)
+COUNTS = [count.name.lower() for count in Count]
+CONTIG_COUNTS = [count.name.lower() for count in ContigCount]
 
 
 class ContigRange(NamedTuple):
@@ -118,7 +119,7 @@ class Contig:
         self.tlb = _tlb(mem, cpu, tlb)
         room = CLUSTER + (1 << mem.geometry.max_page_order)
         self.job: Job = new_job(mem, _caller(mem, zone), node, room, self.cpu, self.rule)
-        huge = parse_gfp(HUGE)
+        huge_zones, huge = requested(mem, parse_gfp(HUGE), 1, node, False)
         signal = NEVER if fatal_signal is None else whole_number(fatal_signal, "fatal_signal", 0, NEVER)
         self.task = Task(
             zone=np.uint64(zone),
@@ -129,8 +130,8 @@ class Contig:
             whole=np.uint64(whole),
             signal_after=np.uint64(signal),
             one_by_one=np.uint64("batched_migration" not in mem.geometry.features),
-            huge=request_of(mem, huge, 1, node, False),
-            huge_zones=mem.zonelist(node, highest_zone(mem.geometry, huge), this_node=True),
+            huge=huge,
+            huge_zones=huge_zones,
             counts=np.zeros(len(ContigCount), np.int64),
         )
         self.n_attempts, self.errno = 0, 0
@@ -139,7 +140,7 @@ class Contig:
         """The next ranges are of another zone."""
         node = int(self.mem.state.zones[zone]["node"])
         self.job = self.job._replace(**targets_of(self.mem, _caller(self.mem, zone), node)._asdict())
-        huge_zones = self.mem.zonelist(node, highest_zone(self.mem.geometry, parse_gfp(HUGE)), this_node=True)
+        huge_zones, _ = requested(self.mem, parse_gfp(HUGE), 1, node, False)
         self.task = self.task._replace(zone=np.uint64(zone), huge_zones=huge_zones)
 
     def refuse(self, first: int, end: int) -> None:
@@ -184,8 +185,8 @@ class Contig:
 
     def outcome(self, errno: int, pages: ContigRange | None) -> ContigOutcome:
         """What all attempts together came to."""
-        counts = {count.name.lower(): int(self.job.counts[count]) for count in Count}
-        done = {count.name.lower(): int(self.task.counts[count]) for count in ContigCount}
+        counts = dict(zip(COUNTS, self.job.counts.tolist(), strict=True))
+        done = dict(zip(CONTIG_COUNTS, self.task.counts.tolist(), strict=True))
         why = Why(done["why"]) if errno else Why.NOTHING
         return ContigOutcome(
             errno=errno,
@@ -207,7 +208,7 @@ class Contig:
 def _caller(mem: Machine, zone: int) -> Caller:
     """contig_range, with targets in HighMem and ZONE_MOVABLE for pages that lie there (alloc_migration_target)."""
     asked = CALLERS["contig_range"]
-    if mem.state.zones[zone]["zone_type"] not in (ZoneType.HIGHMEM, ZoneType.MOVABLE):
+    if int(mem.state.zones["zone_type"][zone]) not in (int(ZoneType.HIGHMEM), int(ZoneType.MOVABLE)):
         return asked
     return Caller(asked.mode, asked.reason, f"{asked.gfp}|__GFP_HIGHMEM", drains_lru=True)
 
@@ -221,7 +222,10 @@ def _tlb(mem: Machine, cpu: int, tlb: Tlb | None) -> Tlb:
         If it is of another machine or leaves one out.
     """
     if tlb is None:
-        return Tlb(mem.geometry, mem.cpus, [[cpu]] * MAX_MMS)
+        known = mem.requests.get(("contig", cpu))  # making it takes as long as ten allocations
+        if known is None:
+            known = mem.requests["contig", cpu] = Tlb(mem.geometry, mem.cpus, [[cpu]] * MAX_MMS)
+        return known
     if tlb.cpus != mem.cpus:
         raise InputError(f"tlb is of {tlb.cpus} CPUs, this machine has {mem.cpus}")
     used = mem.state.folios[: int(mem.state.slots[1])]
@@ -251,11 +255,15 @@ def _reason(mem: Machine, why: Why, row: int) -> str:
     """What stood in the way, in words."""
     if why == Why.NOTHING:
         return ""
-    return REASONS.get(why) or _kind_of_page(mem, row)
+    if why in REASONS:
+        return REASONS[why]
+    while why == Why.UNMOVABLE and mem.state.pages["state"][row] >> 4 == Kind.TAIL:
+        row -= 1
+    return _kind_of_page(mem, row) or ("LRU batch" if why == Why.UNMOVABLE else "did not move")
 
 
 def _kind_of_page(mem: Machine, row: int) -> str:
-    """Why a page neither is free nor moves."""
+    """Why a page neither is free nor moves; nothing if it is on its way to an LRU list."""
     page = mem.state.pages[row]
     flags, kind = PageFlag(int(page["pg_flags"])), Kind(int(page["state"]) >> 4)
     if kind == Kind.HWPOISON or flags & PageFlag.HWPOISON:
@@ -264,10 +272,12 @@ def _kind_of_page(mem: Machine, row: int) -> str:
         return "tail of a compound page" if kind == Kind.TAIL else kind.name.lower()
     handle = int(mem.handles(row)[0])
     bits = FolioBit(int(mem.state.folios["bits"][handle & HANDLE_SLOT]) & ALL_BITS) if handle >= 0 else FolioBit(0)
+    size = np.array([1 << (int(page["state"]) & 15)], np.uint64)
     names = [name for flag, name in BY_FLAG.items() if flags & flag]
     names += ["pinned"] * (int(page["refcount"]) > 1)
     names += [name for mask, name in BY_BITS.items() if bits & mask == mask]
-    names.append("latent error" if flags & PageFlag.LRU else "unmovable")
+    names += ["latent error"] * (first_poisoned(mem.state, np.array([row], np.uint64), size) >= 0)
+    names.append("" if flags & (PageFlag.LRU | PageFlag.LRU_BATCH) else "unmovable")
     return names[0]
 
 

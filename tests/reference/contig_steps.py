@@ -178,9 +178,7 @@ class ContigPair(Pair):
         """Folios are where the twin says; parts of split ones are folios of their own."""
         moved = {page.handle: (page, pfn) for pfn, page in before.items()}
         where = {id(page): pfn for pfn, page in task.folios.items()}
-        self.live = [
-            (handle, where.get(id(moved[handle][0])) if handle in moved else pfn) for handle, pfn in self.live
-        ]
+        self.live = [(handle, where.get(id(moved[handle][0])) if handle in moved else pfn) for handle, pfn in self.live]
         for handle in {handle for handle, pfn in self.live if pfn is None}:
             self.marks.pop(handle, None)
             assert handle not in self.mem.handles(np.arange(self.mem.pfns.n_pages))
@@ -210,7 +208,6 @@ class ContigPair(Pair):
         self.same("pages not in use", int(bad), int(NONE))
         task = self.task(self.twin.zone_of(start), cpu)
         task.free_range(start, start + n_now)
-
 
     # -- areas ---------------------------------------------------------------------------------------------------
 
