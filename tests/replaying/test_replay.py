@@ -54,7 +54,7 @@ def test_replay__frees_and_cma_allocations():
     exact(report)
     assert (report.allocations, report.frees) == (932, 5102)
     assert [snapshot.label for snapshot in report.snapshots] == ["c02.4", "c02.9", "c03a", "c03b"]
-    assert dict(report.given) == {"free block isolated by compaction or CMA": 51}
+    assert dict(report.given) == {}
 
 
 def test_replay__direct_compaction():
