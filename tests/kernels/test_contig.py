@@ -49,10 +49,10 @@ def test_cma_alloc__as_the_twin(seed, kernel):
     pair = drawn_area_pair(random, kernel, min(LARGEST_ORDER, 5))
     n_pages = int(pair.mem.state.areas[0]["n_pages"])
     for _ in range(8):
-        obstacles(random, pair, random.randrange(4))
+        obstacles(random, pair, random.choice([0, 0, 5, 20]))
         wanted = random.choice([1, random.randint(1, 20), random.randint(1, n_pages), n_pages, n_pages + 1])
         align = random.choice([0, 0, random.randrange(8), (wanted - 1).bit_length()])
-        cpu, signal_after = random.randrange(pair.drawn.n_cpus), random.choice([None, None, None, None, 0, 2])
+        cpu, signal_after = random.randrange(pair.drawn.n_cpus), random.choice([None] * 12 + [0, 2])
         pair.take(("cma_alloc", wanted, align, cpu, signal_after), whole=True)
         pair.mem.check()
         work(random, pair, random.randrange(20))

@@ -68,15 +68,20 @@ class ContigMigrator(Migrator):
         head, order = folio.pfn, folio.order
         pieces = super().pieces(folio)
         self.contig.twin.used.update(dict.fromkeys(range(head, head + (1 << order)), 0))
-        self.contig.folios.update((piece.pfn, piece) for piece in pieces)
+        for piece in pieces:
+            piece.bad = piece.pfn in self.contig.bad
+            self.contig.folios[piece.pfn] = piece
         return pieces
 
 
 class Contig:
-    """One task on one CPU. `twin` is the allocator, `folios` {pfn: Page} of what is on LRU lists or hugetlb's."""
+    """One task on one CPU. `twin` is the allocator, `folios` {pfn: Page} of what is on LRU lists or hugetlb's.
 
-    def __init__(self, twin, zone, folios, cpu, requests, migrator, signal_after=None):
-        self.twin, self.zone, self.folios, self.cpu = twin, zone, folios, cpu
+    `bad` are the pfns with a latent error.
+    """
+
+    def __init__(self, twin, zone, folios, cpu, requests, migrator, signal_after=None, bad=()):
+        self.twin, self.zone, self.folios, self.cpu, self.bad = twin, zone, folios, cpu, bad
         self.requests = requests  # (of single pages, of an order, of a hugetlb folio) -> NodeRequest
         self.migrator = migrator(self)
         self.signal_after = signal_after

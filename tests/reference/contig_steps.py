@@ -118,7 +118,8 @@ class ContigPair(Pair):
             options = {"pmd_order": self.drawn.geometry.hpage_pmd_order, "thp_migration": thp}
             return reference.ContigMigrator(contig, kernel, tlb, batch=batch, **options)
 
-        return reference.Contig(self.twin, zone, self.pages(), cpu, self.requests_for(zone), migrator, signal_after)
+        requests = self.requests_for(zone)
+        return reference.Contig(self.twin, zone, self.pages(), cpu, requests, migrator, signal_after, self.bad)
 
     def contig(self, zone_number, number, n_pages, cpu, signal_after):
         """alloc_contig_range() somewhere in a zone; a CMA range as one, or as nobody may."""
@@ -294,6 +295,9 @@ def drawn_area_pair(random, kernel, largest_order):
         drawn.types[block] = CMA
     pair = ContigPair(drawn)
     pair.reserve(number, base, n_pages, random.choice([0, 0, 1, drawn.geometry.pageblock_order]))
+    node = drawn.zones[number].span.node
+    for _ in range(random.choice([0, n_pages, 3 * n_pages])):  # movable pages come last into the area
+        pair.take(("alloc", random.choice([0, 0, 0, 1, 2]), "GFP_HIGHUSER_MOVABLE", node, 0), whole=False)
     work(random, pair, random.randrange(200))
     return pair
 
