@@ -187,7 +187,7 @@ MUTATIONS = [
     (CMA, higher_high, (98, 4)),
     (CMA, no_marks, (101, 3)),
     (CMA, exact_counters, (156, 4)),
-    (CMA, no_lru, (0, 0)),
+    (CMA, no_lru, (66, 0)),  # no folio to migrate
     (CMA, no_boost, (0, 0)),
     (CMA, no_reserve, (0, 0)),
     (THP, swap_pcp, (0, 1)),
