@@ -24,7 +24,9 @@ COVERED_BY = {
     **dict.fromkeys(("failure_actions", "failure_unmap", "folio_state", "huge_failure"), "memory_failure"),
     **dict.fromkeys(("page_flags", "soft_offline", "unpoison"), "memory_failure"),
     **dict.fromkeys(("allocate", "bulk", "folios", "lru", "pcp", "watermark"), "page_alloc"),
-    **dict.fromkeys(("private_lists", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"),
+    **dict.fromkeys(
+        ("private_lists", "replay_contig", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"
+    ),
 }
 TINY = {
     "size": "64MiB",
