@@ -12,13 +12,13 @@ from tests.reference import views
 from tests.reference.views import refused
 
 KERNELS = ["6.1", "6.12.117", "7.3"]
-AREA = 2048  # pages
+AREA = 1024  # pages
 
 
-def machine(kernel="6.12.117", size="32MiB", **options):
-    """An area of 8 MiB at the top, and no watermark."""
+def machine(kernel="6.12.117", size="16MiB", area="4MiB", **options):
+    """An area at the top, and no watermark."""
     mem = views.plain_memory(Geometry(kernel=kernel), size, seed=0, **options)
-    return mem, mm.cma_reserve(mem, "8MiB")
+    return mem, mm.cma_reserve(mem, area)
 
 
 def filled(kernel="6.12.117", **options):
@@ -267,7 +267,7 @@ def test_cma_alloc__clean_page_cache_is_dropped(kernel):
 
 
 def test_cma_alloc__thp_is_moved_whole_or_in_parts():
-    mem, area = machine(size="64MiB")
+    mem, area = machine(size="64MiB", area="8MiB")
     folios = mm.alloc_pages(mem, 9, 30)
     folios = folios[folios >= 0]
     here = lie_in(mem, folios, area)
@@ -275,7 +275,7 @@ def test_cma_alloc__thp_is_moved_whole_or_in_parts():
     assert inside.size
     mm.free_pages(mem, folios[~here][:8])
     pfn = int(mem.pfn(inside[0])[0])
-    out = mm.cma_alloc(mem, area, AREA)
+    out = mm.cma_alloc(mem, area, area.n_pages)
     mem.check()
     assert out.errno == 0
     assert out.counts["nr_thp_succeeded"] + out.counts["nr_thp_split"] == inside.size
@@ -307,7 +307,7 @@ def test_cma_release__a_part_and_what_is_refused():
 
 
 def test_cma_heap_alloc__is_aligned_up_to_the_limit():
-    mem, area = machine()
+    mem, area = machine(area="8MiB")
     mm.cma_alloc(mem, area, 1)
     assert mm.cma_heap_alloc(mem, area, "12KiB").pfn == area.pfn + 4
     assert mm.cma_heap_alloc(mem, area, "2MiB").pfn == area.pfn + 256
@@ -423,13 +423,13 @@ def test_alloc_contig_pages__ranges_with_hugetlb_pages_are_passed_over():
 
 
 def test_cma_alloc__free_pool_page_is_replaced():
-    mem, area = machine(size="64MiB")
+    mem, area = machine(size="64MiB", area="8MiB")
     pool = mm.alloc_hugetlb(mem, 40)
     pool = pool[pool >= 0]
     here = lie_in(mem, pool, area)
     assert here.any()
     mm.free_pages(mem, pool[~here][:6])
-    out = mm.cma_alloc(mem, area, AREA)
+    out = mm.cma_alloc(mem, area, area.n_pages)
     mem.check()
     assert (out.errno, out.n_replaced, out.n_migrated) == (0, 512 * here.sum(), 0)
     assert not lie_in(mem, pool[here], out.pages).any()
