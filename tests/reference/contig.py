@@ -346,7 +346,7 @@ class Contig:
     # -- the range -----------------------------------------------------------------------------------------------
 
     def take_range(self, start, end):
-        zone, owners = self.zone, Owners(self.twin)
+        owners = Owners(self.twin)
         kind, head, _ = owners.of(start)
         first = head if kind == "free" else start
         busy = next((pfn for pfn in range(first, end) if owners.of(pfn)[0] != "free"), None)
@@ -355,7 +355,7 @@ class Contig:
             return EBUSY
         pfn = first
         while pfn < end:
-            order, _ = zone.remove(pfn)
+            order = self.twin.isolate_free_page(pfn)
             self.twin.used.update(dict.fromkeys(range(pfn, pfn + (1 << order)), 0))
             pfn += 1 << order
         self.n_surplus += start - first + pfn - end
