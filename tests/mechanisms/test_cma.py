@@ -12,13 +12,20 @@ from tests.reference import views
 from tests.reference.views import refused
 
 KERNELS = ["6.1", "6.12.117", "7.3"]
-AREA = 1024  # pages
+AREA = 128  # pages
 
 
-def machine(kernel="6.12.117", size="16MiB", area="4MiB", **options):
-    """An area at the top, and no watermark."""
-    mem = views.plain_memory(Geometry(kernel=kernel), size, seed=0, **options)
-    return mem, mm.cma_reserve(mem, area)
+def machine(kernel="6.12.117", **options):
+    """2 MiB in pageblocks of 128 KiB, an area of four of them at the top, and no watermark."""
+    orders = {"max_page_order": 6, "page_block_max_order": 5, "transparent_hugepage": False}
+    mem = views.plain_memory(Geometry(arch="x86_64", kernel=kernel, **orders), "2MiB", seed=0, **options)
+    return mem, mm.cma_reserve(mem, "512KiB")
+
+
+def usual_machine(size="64MiB"):
+    """An area of 8 MiB in pageblocks of 2 MiB."""
+    mem = views.plain_memory(Geometry(), size, seed=0)
+    return mem, mm.cma_reserve(mem, "8MiB")
 
 
 def filled(kernel="6.12.117", **options):
@@ -120,13 +127,13 @@ def test_cma_alloc__moves_who_is_there_and_their_bytes(kernel):
     rows = mem.index(mem.pfn(handles))
     marks = np.arange(handles.size) % 251 + 1
     mem.contents[rows] = marks[:, None]
-    out = mm.cma_alloc(mem, area, 700, 4)
+    out = mm.cma_alloc(mem, area, 70, 4)
     mem.check()
-    assert (out.errno, out.pfn, out.n_migrated, out.n_attempts) == (0, area.pfn, 700, 1)
+    assert (out.errno, out.pfn, out.n_migrated, out.n_attempts) == (0, area.pfn, 70, 1)
     assert not lie_in(mem, handles, out.pages).any()
     assert np.array_equal(mem.contents[mem.index(mem.pfn(handles))], np.repeat(marks[:, None], 4096, axis=1))
     assert mem.vmstat()["cma_alloc_success"] == 1
-    assert mem.vmstat()["pgmigrate_success"] == 700
+    assert mem.vmstat()["pgmigrate_success"] == 70
     mm.cma_release(mem, area, out.pages)
     mem.check()
 
@@ -228,7 +235,7 @@ def test_cma_alloc__fatal_signal():
 
 def test_cma_alloc__another_range_has_the_pageblock():
     mem, area = machine()
-    block = int(mem.index(area.pfn)) >> 9
+    block = int(mem.index(area.pfn)) >> 5
     mem.state.blocks["migratetype"][block] = MigrateType.ISOLATE  # as a task that has just begun leaves it
     out = mm.cma_alloc(mem, area, AREA)
     assert (out.errno, out.reason, out.where, out.n_isolated_blocks) == (-16, "isolated already", area.pfn, 0)
@@ -266,8 +273,9 @@ def test_cma_alloc__clean_page_cache_is_dropped(kernel):
     assert not lie_in(mem, [dirty, mlocked], out.pages).any()
 
 
+@views.large
 def test_cma_alloc__thp_is_moved_whole_or_in_parts():
-    mem, area = machine(size="64MiB", area="8MiB")
+    mem, area = usual_machine()
     folios = mm.alloc_pages(mem, 9, 30)
     folios = folios[folios >= 0]
     here = lie_in(mem, folios, area)
@@ -307,7 +315,7 @@ def test_cma_release__a_part_and_what_is_refused():
 
 
 def test_cma_heap_alloc__is_aligned_up_to_the_limit():
-    mem, area = machine(area="8MiB")
+    mem, area = usual_machine("16MiB")
     mm.cma_alloc(mem, area, 1)
     assert mm.cma_heap_alloc(mem, area, "12KiB").pfn == area.pfn + 4
     assert mm.cma_heap_alloc(mem, area, "2MiB").pfn == area.pfn + 256
@@ -330,11 +338,11 @@ def test_cma_alloc__bits_of_several_pages():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_alloc_contig_pages__beyond_the_largest_order(kernel):
     mem = views.plain_memory(Geometry(kernel=kernel, arch="generic"), "64MiB", seed=0)
-    folios = mm.alloc_pages(mem, 0, 3000)
+    folios = mm.alloc_pages(mem, 0, 300)
     lru.drain_lru(mem.state, np.uint64(0))
     out = mm.alloc_contig_pages(mem, 4096)
     mem.check()
-    assert (out.errno, out.pfn, out.n_migrated) == (0, 0, 3000)
+    assert (out.errno, out.pfn, out.n_migrated) == (0, 0, 300)
     assert not lie_in(mem, folios, out.pages).any()
     mm.free_contig_range(mem, out.pages)
     mem.check()
@@ -422,8 +430,9 @@ def test_alloc_contig_pages__ranges_with_hugetlb_pages_are_passed_over():
     assert int(mem.pfn(pool)[0]) == pfn
 
 
+@views.large
 def test_cma_alloc__free_pool_page_is_replaced():
-    mem, area = machine(size="64MiB", area="8MiB")
+    mem, area = usual_machine()
     pool = mm.alloc_hugetlb(mem, 40)
     pool = pool[pool >= 0]
     here = lie_in(mem, pool, area)
