@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memmodel.geometry import Geometry
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
+    from memmodel.mechanisms.cma import CmaArea, cma_alloc, cma_areas, cma_heap_alloc, cma_release, cma_reserve
     from memmodel.mechanisms.cma_verdicts import CmaVerdict, cma_granule_bounds, cma_verdicts
     from memmodel.mechanisms.compaction import (
         CompactionOutcome,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         run_proactive_compaction,
         try_to_compact_pages,
     )
+    from memmodel.mechanisms.contig import ContigOutcome, ContigRange
+    from memmodel.mechanisms.contig_pages import alloc_contig_pages, free_contig_range
     from memmodel.mechanisms.copying import CopyOutcome, copy_mc_highpages, folio_mc_copy
     from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
     from memmodel.mechanisms.failure_signals import Signal, Task
@@ -80,6 +83,11 @@ _HOME = {
         *("CompactionOutcome", "compact_memory", "compact_zone", "run_kcompactd", "run_proactive_compaction"),
         "try_to_compact_pages",
     ),
+    "memmodel.mechanisms.cma": (
+        *("CmaArea", "cma_alloc", "cma_areas", "cma_heap_alloc", "cma_release", "cma_reserve"),
+    ),
+    "memmodel.mechanisms.contig": ("ContigOutcome", "ContigRange"),
+    "memmodel.mechanisms.contig_pages": ("alloc_contig_pages", "free_contig_range"),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
     "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
@@ -121,6 +129,7 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "CmaArea",
     "CmaLog",
     "CmaVerdict",
     "Collapse",
@@ -129,6 +138,8 @@ __all__ = [
     "CompactResult",
     "Compaction",
     "CompactionOutcome",
+    "ContigOutcome",
+    "ContigRange",
     "CopyOutcome",
     "DeviceTree",
     "DmaBuf",
@@ -161,10 +172,16 @@ __all__ = [
     "WorkloadOutcome",
     "__version__",
     "access_page",
+    "alloc_contig_pages",
     "alloc_hugetlb",
     "alloc_pages",
     "alloc_pages_bulk",
+    "cma_alloc",
+    "cma_areas",
     "cma_granule_bounds",
+    "cma_heap_alloc",
+    "cma_release",
+    "cma_reserve",
     "cma_verdicts",
     "compact_memory",
     "compact_zone",
@@ -176,6 +193,7 @@ __all__ = [
     "fault_thp",
     "folio_mc_copy",
     "fragment",
+    "free_contig_range",
     "free_pages",
     "hard_offline_page",
     "hardware_corrupted_kib",

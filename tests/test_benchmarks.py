@@ -17,13 +17,16 @@ MODULES = sorted(path.stem for path in (SUITE / "benchmarks").glob("bench_*.py")
 METHODS = ("time_", "track_", "peakmem_")
 COVERED_BY = {
     "freelist": "buddy",
+    **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task"), "contig"),
     "pageblock": "fallback",
     "reclaiming": "slowpath",
     **dict.fromkeys(("migration_batch", "migration_folio", "migration_job", "migration_old", "tlb"), "migration"),
     **dict.fromkeys(("failure_actions", "failure_unmap", "folio_state", "huge_failure"), "memory_failure"),
     **dict.fromkeys(("page_flags", "soft_offline", "unpoison"), "memory_failure"),
     **dict.fromkeys(("allocate", "bulk", "folios", "lru", "pcp", "watermark"), "page_alloc"),
-    **dict.fromkeys(("private_lists", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"),
+    **dict.fromkeys(
+        ("private_lists", "replay_contig", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"
+    ),
 }
 TINY = {
     "size": "64MiB",

@@ -19,7 +19,7 @@ from memmodel.kernels.compact_finished import (
 from memmodel.kernels.compact_free import release
 from memmodel.kernels.compaction import after_migration, begin_compaction, next_sources
 from memmodel.kernels.freelist import ORDER_BITS
-from memmodel.kernels.migration import migrate_isolated
+from memmodel.kernels.migration import FAILED, count_migrated, migrate_isolated, put_back
 from memmodel.kernels.migration_folio import NOT_TRIED
 from memmodel.kernels.migration_job import ROWS_IN_USE, Job, List, Mode, push
 from memmodel.kernels.pcp import drain_all_pcp
@@ -81,7 +81,9 @@ def compact_zone(mem: Memory, task: Compactor, zone: U) -> int:
     result = next_sources(mem, c)
     while result == CONTINUE:
         begin_job(mem, job, c)
-        rc = migrate_isolated(mem, task.tlb, job, bool(task.one_by_one), 0)
+        rc = migrate_isolated(mem, task.tlb, job, bool(task.one_by_one))
+        put_back(mem, job, FAILED)
+        count_migrated(mem, job)
         result = after_migration(mem, c, np.int64(rc))
     release(mem, c)
     mem.vmstat[COMPACT_MIGRATE_SCANNED] += control.migrate_scanned

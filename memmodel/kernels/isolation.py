@@ -6,7 +6,7 @@ mm/page_alloc.c (__isolate_free_page, move_freepages_block_isolate), mm/page_iso
 
 import numpy as np
 
-from memmodel.jit import inlined, kernel
+from memmodel.jit import count_trailing_zeros, inlined, kernel
 from memmodel.kernels.buddy import MOVABLE, free_one, free_pages_split
 from memmodel.kernels.freelist import (
     FREE,
@@ -23,7 +23,15 @@ from memmodel.kernels.freelist import (
     link_after,
     unlink,
 )
-from memmodel.kernels.pageblock import HAS_ISOLATE_BIT, KIND_BITS, block_start, move_freepages_block, set_pageblock_type
+from memmodel.kernels.pageblock import (
+    HAS_ISOLATE_BIT,
+    KIND_BITS,
+    block_start,
+    containing_head,
+    move_freepages_61,
+    move_freepages_block,
+    set_pageblock_type,
+)
 from memmodel.state.layout import NONE, Kind, Memory
 
 U = np.uint64
@@ -99,11 +107,48 @@ def large_buddy(mem: Memory, index: U) -> U:
 
 
 @inlined
+def set_isolation_61(mem: Memory, zone: U, cpu: U, block: U, migratetype: U) -> None:
+    """Before 6.10: the free blocks that begin in the pageblock change their list, whole, and are counted as moved."""
+    old = block_type(mem, block)
+    moved = np.int64(move_freepages_61(mem, zone, cpu, block, migratetype))
+    account(mem, zone, cpu, old, -moved)
+    account(mem, zone, cpu, migratetype, moved)
+    set_pageblock_type(mem, zone, block, migratetype)
+
+
+@inlined
+def split_free_61(mem: Memory, cpu: U, boundary: U) -> None:
+    """Before 6.10: a free block that a border of pageblocks cuts is freed again in two parts (split_free_page)."""
+    if boundary >= mem.params.n_pages:
+        return
+    index = containing_head(mem, boundary)
+    state = np.uint64(mem.pages[index].state)
+    if state & KIND_BITS != FREE or index == boundary:
+        return
+    order = state & ORDER_BITS
+    end, rest = index + (ONE << order), boundary - index
+    account(mem, np.uint64(mem.pages[index].zone), cpu, block_type(mem, index), -np.int64(ONE << order))
+    del_free(mem, index, order)
+    while index < end:
+        piece = count_trailing_zeros(index) if index else order
+        while ONE << piece > rest:
+            piece -= ONE
+        free_one(mem, index, cpu, piece, block_type(mem, index), False)
+        index += ONE << piece
+        rest -= ONE << piece
+        if rest == ZERO:
+            rest = end - index
+
+
+@inlined
 def set_isolation(mem: Memory, zone: U, cpu: U, block: U, migratetype: U) -> None:
     """A pageblock's type with its free blocks; a larger free block is split at pageblocks first.
 
     move_freepages_block_isolate(): a type that is ISOLATE, or what it was before.
     """
+    if not mem.params.features & HYGIENE:
+        set_isolation_61(mem, zone, cpu, block, migratetype)
+        return
     large = large_buddy(mem, block)
     if large == NONE:
         move_freepages_block(mem, zone, cpu, block, migratetype)
@@ -145,8 +190,8 @@ def isolate_range(mem: Memory, zone: U, cpu: U, start: U, end: U) -> None:
         block += step
 
 
-@kernel
-def undo_isolation(mem: Memory, zone: U, cpu: U, start: U, end: U, migratetype: U) -> None:
+@inlined
+def undo_blocks(mem: Memory, zone: U, cpu: U, start: U, end: U, migratetype: U) -> None:
     """Give the pageblocks of [start, end) their type back, ascending (undo_isolate_page_range).
 
     Since 6.17 it is below the bit; before, the caller must say it.
@@ -158,3 +203,9 @@ def undo_isolation(mem: Memory, zone: U, cpu: U, start: U, end: U, migratetype: 
                 migratetype = np.uint64(mem.blocks[block >> mem.params.pageblock_order].migratetype)
             unset_isolation(mem, zone, cpu, block, migratetype)
         block += ONE << mem.params.pageblock_order
+
+
+@kernel
+def undo_isolation(mem: Memory, zone: U, cpu: U, start: U, end: U, migratetype: U) -> None:
+    """undo_blocks() for a caller outside."""
+    undo_blocks(mem, zone, cpu, start, end, migratetype)

@@ -200,14 +200,21 @@ def first_poisoned(mem: Memory, indices: Any, n_pages: Any) -> int:
     return -1
 
 
-@inlined
-def migrate_isolated(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool, total: int) -> int:
-    """The folios of FROM; `total` of hugetlb ones have failed before. What does not move goes back."""
+@outlined
+def migrate_isolated(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool) -> int:
+    """migrate_pages() of FROM: folios that failed, or -ENOMEM; 0 where none is left. What is left is on FAILED."""
+    never_inline()
+    total = migrate_hugetlbs(mem, tlb, job)
     if one_by_one:
         total = migrate_one_by_one(mem, tlb, job, total)
     else:
         total = migrate_list(mem, tlb, job, total)
-    put_back(mem, job, FAILED)
+    return total if job.sizes[FAILED] else 0
+
+
+@inlined
+def count_migrated(mem: Memory, job: Job) -> None:
+    """What /proc/vmstat tells of it."""
     for count, counter in (
         (NR_SUCCEEDED, PGMIGRATE_SUCCESS),
         (NR_FAILED, PGMIGRATE_FAIL),
@@ -216,12 +223,13 @@ def migrate_isolated(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool, total: i
         (THP_SPLIT, THP_MIGRATION_SPLIT),
     ):
         mem.vmstat[counter] += job.counts[count]
-    return total if job.sizes[FAILED] else 0
 
 
 @kernel
 def migrate_folios(mem: Memory, tlb: Tlb, job: Job, one_by_one: bool) -> int:
     """migrate_pages() of the rows of a job: folios that failed, or -ENOMEM; 0 where none is left on the list."""
     isolate(mem, job)
-    total = migrate_hugetlbs(mem, tlb, job)
-    return migrate_isolated(mem, tlb, job, one_by_one, total)
+    left = migrate_isolated(mem, tlb, job, one_by_one)
+    put_back(mem, job, FAILED)
+    count_migrated(mem, job)
+    return left

@@ -101,6 +101,7 @@ class Job(NamedTuple):
     lanes: npt.NDArray[np.uint64]  # as of copy_folios()
     zonelist: npt.NDArray[np.uint64]
     small: Request
+    large_zonelist: npt.NDArray[np.uint64]  # GFP_TRANSHUGE has __GFP_HIGHMEM, whatever the caller's flags
     large: Request
     copy: CopyRule
     cpu: np.uint64

@@ -31,6 +31,7 @@ class Action(IntEnum):
     KSWAPD_END = 12  # likewise: before this event a run of kswapd had ended
     VMSTAT = 13  # likewise: the vmstat worker runs
     RELEASE = 14  # likewise: the last page of a range that is freed in chunks
+    TAKE = 15  # likewise: before this event a CMA allocation takes its range
 
 
 class Stop(IntEnum):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,15 @@ CALLERS = {
     "damon": Caller("async", "damon", f"{QUIETLY}|GFP_NOWAIT|__GFP_THISNODE"),
 }
 """Callers by name: mode, reason and gfp flags as in 6.12."""
+
+
+class Targets(NamedTuple):
+    """Where targets come from, as a `Job` has it."""
+
+    zonelist: npt.NDArray[np.uint64]
+    small: Request
+    large_zonelist: npt.NDArray[np.uint64]
+    large: Request
 
 
 @dataclass(frozen=True)
@@ -221,73 +231,94 @@ def _job(
     copies: tuple[str, str | None, str | None],
 ) -> Job:
     """The work of one call, with room for all pages of all folios."""
+    rule = copy_rule(mem.geometry, *copies)
     indices, orders = rows
     pages = np.uint64(1) << orders
-    rule = copy_rule(mem.geometry, *copies)
-    recovers = rule.recovers and "migration_mc_copy" in mem.geometry.features
-    poisoned = -1 if recovers else kernels.first_poisoned(mem.state, indices, pages)
-    if poisoned >= 0:
-        why = f"kernel {mem.geometry.kernel}" if rule.recovers else "engine"
-        raise InputError(f"pfn {int(mem.pfns.pfn(poisoned))}: copying its error would stop the machine ({why})")
+    if not survives_errors(mem, rule):
+        refuse_poisoned(mem, rule, kernels.first_poisoned(mem.state, indices, pages))
     n_pages = int(pages.sum())
     room = n_pages if np.any(orders) else indices.size
     if room > indices.size:
         mem.reserve_folios(room - indices.size)
+    stream = bool(mem.state.contents.size) and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
     pmd_pages = 1 << mem.geometry.hpage_pmd_order
     batch_pages = pmd_pages if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
-    stream = mem.state.contents.size and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
-    job = _empty_job(mem, asked, node, room, cpu, rule)._replace(
-        batch_pages=np.uint64(batch_pages), lanes=np.zeros((2, copying.LANES if stream else 0), np.uint64)
-    )
+    job = new_job(mem, asked, node, room, cpu, rule, stream=stream, batch_pages=batch_pages)
     job.rows[: indices.size] = indices
     job.sizes[len(List)] = indices.size
     return job
 
 
-def migration_job(mem: Machine, asked: Caller, room: int, cpu: np.uint64, compact: Compact) -> Job:
-    """A job for many calls, each of folios with at most `room` pages in all, whose targets compaction finds."""
-    rule = copy_rule(mem.geometry, "extent")
-    node = int(mem.state.zones["node"][0])
-    return _empty_job(mem, asked, node, room, cpu, rule)._replace(compact=compact)
+def survives_errors(mem: Machine, rule: CopyRule) -> bool:
+    """Whether an error in what migration copies does not stop the machine."""
+    return bool(rule.recovers) and "migration_mc_copy" in mem.geometry.features
 
 
-def _empty_job(mem: Machine, asked: Caller, node: int, room: int, cpu: np.uint64, rule: CopyRule) -> Job:
-    zonelist, small, large = _targets(mem, asked, node)
+def refuse_poisoned(mem: Machine, rule: CopyRule, row: int) -> None:
+    """Refuse a call that would copy the page at this row; -1: there is none.
+
+    Raises
+    ------
+    InputError
+        Naming the page.
+    """
+    if row >= 0:
+        why = f"kernel {mem.geometry.kernel}" if rule.recovers else "engine"
+        raise InputError(f"pfn {int(mem.pfns.pfn(row))}: copying its error would stop the machine ({why})")
+
+
+def new_job(  # noqa: PLR0913 - who asks, where, and how
+    mem: Machine,
+    asked: Caller,
+    node: int,
+    room: int,
+    cpu: np.uint64,
+    rule: CopyRule,
+    *,
+    stream: bool = False,
+    batch_pages: int | None = None,
+) -> Job:
+    """Work for migrate_pages() with no folio yet, and room for so many."""
+    targets = targets_of(mem, asked, node)
     return Job(
-        rows=np.zeros(room, np.uint64),
-        targets=np.zeros(room, np.uint64),
-        orders=np.zeros(room, np.uint64),
-        thp=np.zeros(room, np.int64),
-        parents=np.full(room, -1, np.int64),
-        status=np.full(room, Errno.NOT_TRIED, np.int64),
-        lists=np.zeros((len(List), room), np.uint64),
-        sizes=np.zeros(len(List) + 1, np.int64),
-        counts=np.zeros(len(Count), np.int64),
-        step=np.zeros(len(Step), np.int64),
-        lanes=np.zeros((2, 0), np.uint64),
-        zonelist=zonelist,
-        small=small,
-        large=large,
-        copy=rule,
-        cpu=cpu,
-        mode=np.uint64(Mode[asked.mode.upper()]),
-        batch_pages=np.uint64(1 << mem.geometry.hpage_pmd_order),
-        pmd_order=np.uint64(mem.geometry.hpage_pmd_order),
-        moves_thp=np.uint64(mem.geometry.transparent_hugepage),
-        splits=np.uint64(asked.splits),
-        splits_partial=np.uint64("split_partially_mapped" in mem.geometry.features),
-        longterm_pin=np.uint64(asked.reason == "longterm_pin"),
-        keeps_sources=np.uint64(asked.reason == "memory_failure"),
-        memalloc=np.uint64(asked.memalloc),
-        compact=NO_COMPACTION,
+        np.zeros(room, np.uint64),
+        np.zeros(room, np.uint64),
+        np.zeros(room, np.uint64),
+        np.zeros(room, np.int64),
+        np.full(room, -1, np.int64),
+        np.full(room, Errno.NOT_TRIED, np.int64),
+        np.zeros((len(List), room), np.uint64),
+        np.zeros(len(List) + 1, np.int64),
+        np.zeros(len(Count), np.int64),
+        np.zeros(len(Step), np.int64),
+        np.zeros((2, copying.LANES if stream else 0), np.uint64),
+        *targets,
+        rule,
+        cpu,
+        np.uint64(Mode[asked.mode.upper()]),
+        np.uint64(1 << mem.geometry.hpage_pmd_order if batch_pages is None else batch_pages),
+        np.uint64(mem.geometry.hpage_pmd_order),
+        np.uint64(mem.geometry.transparent_hugepage),
+        np.uint64(asked.splits),
+        np.uint64("split_partially_mapped" in mem.geometry.features),
+        np.uint64(asked.reason == "longterm_pin"),
+        np.uint64(asked.reason == "memory_failure"),
+        np.uint64(asked.memalloc),
+        NO_COMPACTION,
     )
 
 
-def _targets(mem: Machine, asked: Caller, node: int) -> tuple[npt.NDArray[np.uint64], Request, Request]:
+def migration_job(mem: Machine, asked: Caller, room: int, cpu: np.uint64, compact: Compact) -> Job:
+    """A job for many calls, each of folios with at most `room` pages in all, whose targets compaction finds."""
+    node = int(mem.state.zones["node"][0])
+    return new_job(mem, asked, node, room, cpu, copy_rule(mem.geometry, "extent"))._replace(compact=compact)
+
+
+def targets_of(mem: Machine, asked: Caller, node: int) -> Targets:
     """Zones and requests of targets: single pages, and larger folios, which wake no kswapd (alloc_migration_target)."""
     small = parse_gfp(asked.gfp)
     large = Gfp(small.flags - COMPOSITES["__GFP_RECLAIM"] | COMPOSITES["GFP_TRANSHUGE"])
-    return *requested(mem, small, 0, node, True), requested(mem, large, 1, node, True)[1]
+    return Targets(*requested(mem, small, 0, node, True), *requested(mem, large, 1, node, True))
 
 
 def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:

@@ -1,11 +1,59 @@
-"""A CMA area followed by its events: which range an allocation tries next (cma_alloc of mm/cma.c, 6.12.117)."""
+"""A CMA area followed by its events: which range an allocation tries next, and where in the trace it takes it.
+
+cma_alloc of mm/cma.c, 6.12.117.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from memmodel.kernels.replay_state import Action
+from memmodel.sources.ftrace import Event, Trace
 from memmodel.state.layout import MigrateType
 from memmodel.state.machine import Machine
 
-__all__ = ["CmaArea"]
+__all__ = ["CmaArea", "Take", "find_takes"]
+
+
+class Take(NamedTuple):
+    """The free blocks of a range leave the lists here."""
+
+    pid: int
+    cpu: int
+    blocks: tuple[tuple[int, int], ...]
+    """(pfn, order) of each, if the trace tells."""
+
+
+def find_takes(trace: Trace, actions: npt.NDArray[np.int8]) -> dict[int, Take]:
+    """Rows before which an allocation takes its range: behind its last request for a target and its last migration.
+
+    The blocks that the trace says were taken are no steps: they are predicted.
+    """
+    ends = Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_ALLOC_FINISH
+    told = trace.rows(Event.CMA_ALLOC_START, *ends, Event.MM_MIGRATE_PAGES, Event.MM_PAGE_ALLOC)
+    rows = np.union1d(told[actions[told] >= 0], np.flatnonzero(actions == Action.ISOLATE))
+    takes: dict[int, Take] = {}
+    behind: dict[int, int] = {}  # pid of a task that allocates -> row behind its last event
+    blocks: dict[int, list[tuple[int, int]]] = {}
+    if not np.any(trace.event == Event.CMA_ALLOC_START):
+        return takes
+    for row, pid in zip(rows.tolist(), trace.pid[rows].tolist(), strict=True):
+        event = trace.event[row]
+        if event == Event.CMA_ALLOC_START:
+            behind[pid], blocks[pid] = row + 1, []
+        elif pid not in behind:
+            continue
+        elif event == Event.LIST_DELETE:
+            blocks[pid].append((int(trace.fields[row, 0]), int(trace.fields[row, 1])))
+            actions[row] = -1
+        elif event in ends:
+            takes[behind.pop(pid)] = Take(pid, int(trace.cpu[row]), tuple(blocks.pop(pid)))
+            if event == Event.CMA_ALLOC_BUSY_RETRY:
+                behind[pid], blocks[pid] = row + 1, []
+        else:
+            behind[pid] = row + 1
+    return takes
 
 
 class CmaArea:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.kernels.replay_state import Action
-from memmodel.replaying.cma import CmaArea
+from memmodel.replaying.cma import CmaArea, Take
 from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
 from memmodel.sources.records import IntArray
 from memmodel.state.layout import NONE
@@ -86,7 +86,9 @@ def vmstat_runs(trace: Trace, first_row: int) -> list[int]:
     return runs
 
 
-def chunked_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> dict[int, tuple[int, int]]:
+def chunked_frees(
+    mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], takes: dict[int, Take]
+) -> dict[int, tuple[int, int]]:
     """Since 7.2 the pages of a contiguous range are prepared singly, each with its mm_page_free, and freed together.
 
     Marks their steps; the ranges by the row of their last page.
@@ -98,6 +100,7 @@ def chunked_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> 
         _mark_range(trace, actions, (0, row), int(trace.pid[row]), (first, first + int(values["count"])), ranges)
     area = CmaArea(mem)
     begun: dict[int, int] = {}
+    behind = np.array(sorted(takes), np.int64)
     for row in _told(
         trace, actions, Event.CMA_ALLOC_START, Event.CMA_ALLOC_BUSY_RETRY, Event.CMA_ALLOC_FINISH, Event.CMA_RELEASE
     ):
@@ -106,7 +109,8 @@ def chunked_frees(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8]) -> 
         if trace.event[row] == Event.CMA_ALLOC_START and area.range is not None:
             begun[pid] = row
         elif pid in begun and trace.event[row] == Event.CMA_ALLOC_FINISH:
-            start = begun.pop(pid)
+            del begun[pid]
+            start = int(behind[np.searchsorted(behind, row, side="right") - 1])
             for extra in _surplus(trace, actions, (start, row), pid, area.last_range):
                 _mark_range(trace, actions, (start, row), pid, extra, ranges)
     return ranges
@@ -128,15 +132,20 @@ def _follow(trace: Trace, area: CmaArea, row: int) -> None:
 def _surplus(
     trace: Trace, actions: npt.NDArray[np.int8], rows: tuple[int, int], pid: int, wanted: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """What an allocation took off the lists before and behind its range: it is freed again."""
+    """What an allocation took off the lists before and behind its range: its frees once it has the range."""
     here = np.arange(*rows)
-    taken = here[(actions[here] == Action.ISOLATE) & (trace.pid[here] == pid)]
-    if not taken.size:
-        return []
-    pfns = trace.fields[taken, 0]
-    ends = pfns + (1 << trace.fields[taken, 1])
-    outer = min(int(pfns.min()), wanted[0]), max(int(ends.max()), wanted[1])
-    return [part for part in ((outer[0], wanted[0]), (wanted[1], outer[1])) if part[0] < part[1]]
+    pages = trace.fields[here, 0][_freed_by(trace, actions, here, pid)]
+    lower, upper = pages[pages < wanted[0]], pages[pages >= wanted[1]]
+    parts = [(int(lower.min()), wanted[0])] if lower.size else []
+    return parts + ([(wanted[1], int(upper.max()) + 1)] if upper.size else [])
+
+
+def _freed_by(trace: Trace, actions: npt.NDArray[np.int8], here: IntArray, pid: int) -> npt.NDArray[np.bool_]:
+    """Which of some rows are frees by a task itself."""
+    found: npt.NDArray[np.bool_] = (
+        (actions[here] == Action.FREE) & (trace.pid[here] == pid) & (trace.context[here] == Context.TASK)
+    )
+    return found
 
 
 def _mark_range(
@@ -149,7 +158,7 @@ def _mark_range(
 ) -> None:
     """The last frees of each page of a range by a task in these rows are prepared ones."""
     here = np.arange(*rows)
-    free = (actions[here] == Action.FREE) & (trace.pid[here] == pid) & (trace.context[here] == Context.TASK)
+    free = _freed_by(trace, actions, here, pid)
     pages = trace.fields[here, 0]
     mine = here[free & (pages >= pfns[0]) & (pages < pfns[1])][-(pfns[1] - pfns[0]) :]
     if mine.size:

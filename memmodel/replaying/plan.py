@@ -19,6 +19,7 @@ from memmodel.kernels.replay_state import (
 from memmodel.kernels.replaying import STAYS
 from memmodel.kernels.trace_frees import ORPHAN, Frees, tell_frees
 from memmodel.mechanisms.request import joins_lru, requested
+from memmodel.replaying.cma import Take, find_takes
 from memmodel.replaying.foresight import chunked_frees, freed_first, kswapd_ends, scan_starts, vmstat_runs
 from memmodel.replaying.refusing import PAGED, Problem, check_cpus, leave_out
 from memmodel.sources.ftrace import FIELDS, Context, Event, Trace
@@ -72,9 +73,11 @@ class Plan:
     """Row of the last page of a range that is freed in chunks -> (first pfn, pfn behind it)."""
     freed_first: IntArray
     """Rows of the pages that are freed before any request gets them."""
+    takes: dict[int, Take] = field(default_factory=dict)
+    """Rows before which a CMA allocation takes its range."""
+    problems: list[Problem] = field(default_factory=list)
     predicts: bool = False
     """Whether compactions are predicted, and not followed."""
-    problems: list[Problem] = field(default_factory=list)
 
 
 def make_plan(
@@ -119,16 +122,18 @@ def make_plan(
     _tell_frees(mem, trace, actions, problems)
     kinds, kind_of_row = _kinds(trace, actions)
     ends = kswapd_ends(trace)
+    takes = find_takes(trace, actions)
     ranges = {}
     if "contig_free_chunks" in mem.geometry.features:
-        ranges = chunked_frees(mem, trace, actions)
+        ranges = chunked_frees(mem, trace, actions, takes)
     actions[[row for row in vmstat_runs(trace, first_row) if last_row is None or row < last_row]] = Action.VMSTAT
     before = {Action.KSWAPD_END: np.array(sorted(row for row in ends if last_row is None or row < last_row), np.int64)}
+    before[Action.TAKE] = np.array(sorted(row for row in takes if last_row is None or row < last_row), np.int64)
     if samples is not None:
         before[Action.SAMPLE] = samples
     steps = _steps(trace, actions, indices, kind_of_row, before)
     course = fresh_course(steps.view(np.recarray), *request_table(mem, kinds, node))
-    return Plan(course, kinds, ends, scan_starts(trace, actions), ranges, freed_first(steps), predicts, problems)
+    return Plan(course, kinds, ends, scan_starts(trace, actions), ranges, freed_first(steps), takes, problems, predicts)
 
 
 def fresh_course(steps: Any, requests: Any, zonelists: npt.NDArray[np.uint64], n_logged: int = 0) -> Course:

@@ -58,7 +58,7 @@ def placement_of(mem: Machine) -> Placement:
         free_lists=lists,
         first_pfn=int(mem.pfns.starts[0]),
         page_kind=(pages["state"] >> 4).astype(np.uint8),
-        page_flags=np.asarray(pages["pg_flags"]).copy(),
+        page_flags=pages["pg_flags"] & np.uint8(0xFF ^ PageFlag.LRU_BATCH),  # batches are no part of a placement
         page_order=(pages["state"] & 15).astype(np.uint8),
         page_bits=_folio_bits(mem),
         assumed=(),

@@ -176,7 +176,7 @@ def _contiguous(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], drop:
         return
     if "freelist_hygiene" not in mem.geometry.features:
         for event in CMA_EVENTS:
-            drop(_rows(trace, actions, event), lambda row: "isolation of a range before 6.10 is not modelled")
+            drop(_rows(trace, actions, event), lambda row: "of CMA before 6.10, where no event tells what failed")
         return
     rows = _rows(trace, actions, Event.CMA_ALLOC_START)
     columns = FIELDS[Event.CMA_ALLOC_START]

@@ -25,6 +25,7 @@ from memmodel.state.layout import NONE, Kind, MigrateType, PageFlag
 __all__ = ["Hidden", "begin", "find_hidden", "replay"]
 
 ALLOC_FACTORS = range(6)  # 0 to CONFIG_PCP_BATCH_SCALE_MAX
+ON_LRU = PageFlag.LRU | PageFlag.LRU_BATCH | PageFlag.LRU_ISOLATED
 
 
 def replay(
@@ -159,6 +160,8 @@ def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log:
             refresh_cpu_vm_stats(mem.state, np.uint64(cpu))
     if _assume_lru(mem, plan):
         inferred["LRU state at the start"] = 1
+    if _fill_batch(mem):
+        inferred["LRU-add batch at the start"] = 1
     run = (PredictedRun if plan.predicts else Run)(mem, trace, plan, base.dumps[1:], node, log)
     run.report.inferred.update(inferred)
     run.report.files = {**mem.files, trace.source: trace.sha256}
@@ -177,6 +180,20 @@ def _unfold(mem: PhysicalMemory, dump: FreeLists) -> None:
             if real is not None and abs(int(record[name]) - real) <= record["stat_threshold"]:
                 pcp[difference] = int(record[name]) - real
                 record[name] = real
+
+
+def _fill_batch(mem: PhysicalMemory) -> bool:
+    """Anonymous pages on no LRU list wait for one in a CPU's batch; whose is not told, nor their order."""
+    state = mem.state
+    pages = state.pages[: int(state.params.n_pages)]
+    anonymous = (pages["state"] >> 4 == Kind.USED) & (pages["pg_flags"] & PageFlag.ANON != 0)
+    rows = np.flatnonzero(anonymous & (pages["pg_flags"] & ON_LRU == 0))
+    if not 0 < rows.size < state.lru["size"][0] or np.any(state.lru["count"]):
+        return False
+    state.lru["index"][0, : rows.size] = rows
+    state.lru["count"][0] = rows.size
+    state.pages["pg_flags"][rows] |= np.uint8(PageFlag.LRU_BATCH)
+    return True
 
 
 def _assume_lru(mem: PhysicalMemory, plan: Plan) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.kernels import isolation, lru
+from memmodel.kernels import lru
 from memmodel.kernels.page_alloc import Request, unreserve_highatomic
 from memmodel.kernels.pcp import drain_all_pages, refresh_cpu_vm_stats
 from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, leave_range, one_attempt, put_in_step
@@ -15,7 +15,7 @@ from memmodel.kernels.replaying import STAYS, give_out_step, run_steps
 from memmodel.kernels.request_log import note_failed
 from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.memory import PhysicalMemory
-from memmodel.replaying.cma import CmaArea
+from memmodel.replaying.cma_follower import CmaFollower
 from memmodel.replaying.compaction import CompactionRun
 from memmodel.replaying.comparing import compare_dump
 from memmodel.replaying.plan import Plan, fresh_course
@@ -23,7 +23,7 @@ from memmodel.replaying.report import Report, explain, kind_of_miss
 from memmodel.sources.ftrace import Event, Trace
 from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.records import FreeLists
-from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, Kind, MigrateType, ZoneFlag
+from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, Kind, ZoneFlag
 
 __all__ = ["Run"]
 
@@ -70,7 +70,7 @@ class Run:
         self.kcompactd_orders: dict[int, int] = {}
         self.boosts: dict[int, npt.NDArray[np.int64]] = {}  # pid of a kswapd that runs -> [zones], -1 if not its own
         self.isolated: dict[int, list[tuple[int, int]]] = {}  # pid -> ranges of rows with migration sources
-        self.cma = CmaArea(mem)
+        self.cma = CmaFollower(mem, trace, plan, self.course, self.report)
         self.again = False
         self.batch_size = np.uint64(mem.state.lru["size"][0])
         lru_of_step = self.course.requests["lru"][self.steps["request"]] if self.course.requests.size else np.zeros(0)
@@ -283,6 +283,8 @@ class Run:
             run.find_source_block(None if start is None else int(self.mem.index(start)))
 
     def _on_isolate_migratepages(self, row: int) -> None:
+        if self.cma.on_isolated(row):
+            return
         values, pid, cpu = self.trace.values(row), int(self.trace.pid[row]), int(self.trace.cpu[row])
         start, end, n_taken = (int(values[name]) for name in ("start", "end", "nr_taken"))
         first = int(self.mem.index(start))
@@ -298,12 +300,14 @@ class Run:
                 leave_range(self.mem.state, self.course, np.uint64(run.slot), np.uint64(cpu))
 
     def _on_migrate_start(self, row: int) -> None:
+        self.cma.on_migrate_start(row)
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None:
             record = self.course.compactions[run.slot]
             record["migrating"], record["chosen"] = 1, 0
 
     def _on_migrate_end(self, row: int) -> None:
+        self.cma.on_migrate_end(row)
         run = self.runs.get(int(self.trace.pid[row]))
         if run is not None:
             record = self.course.compactions[run.slot]
@@ -345,67 +349,8 @@ class Run:
 
     # -- CMA -------------------------------------------------------------------------------------------------------
 
-    def _on_cma_start(self, row: int) -> None:
-        values = self.trace.values(row)
-        if self.cma.range is not None:
-            self.report.problem(int(self.trace.line[row]), "a CMA allocation while another one has no end")
-            self._undo(row)
-        self.cma.begin(int(values["count"]), int(values["align"]))
-        self._isolate_range(row)
-
-    def _on_cma_retry(self, row: int) -> None:
-        if self.cma.range is None:
-            self._no_cma_allocation(row)
-            return
-        self._on_contig_migrated(row)
-        self._undo(row)
-        self.cma.retry()
-        self._isolate_range(row)
-
-    def _rows(self) -> tuple[np.uint64, np.uint64]:
-        first, end = self.cma.range or (0, 0)
-        row = np.uint64(self.mem.index(first))
-        return row, row + np.uint64(end - first)
-
-    def _isolate_range(self, row: int) -> None:
-        """The pageblocks of the range are isolated and the per-CPU lists emptied (alloc_contig_range)."""
-        if self.cma.range is None:
-            return
-        zone, cpu = np.uint64(self.cma.zone), np.uint64(self.trace.cpu[row])
-        isolation.isolate_range(self.mem.state, zone, cpu, *self._rows())
-        drain_all_pages(self.mem.state, zone, cpu)
-        lru.set_lru_batch(self.mem.state, lru.BYPASSED)
-
-    def _undo(self, row: int) -> None:
-        zone, cpu = np.uint64(self.cma.zone), np.uint64(self.trace.cpu[row])
-        isolation.undo_isolation(self.mem.state, zone, cpu, *self._rows(), np.uint64(MigrateType.CMA))
-
-    def _on_contig_migrated(self, row: int) -> None:
-        lru.set_lru_batch(self.mem.state, self.batch_size)
-        self._put_back(row)
-
-    def _on_cma_finish(self, row: int) -> None:
-        if self.cma.range is None:
-            self._no_cma_allocation(row)
-            return
-        self._on_contig_migrated(row)  # a trace may lack that event
-        values = self.trace.values(row)
-        succeeded = values.get("errorno") == 0
-        first, pfn = self.cma.range[0], int(values["pfn"])
-        if succeeded and pfn != first:
-            text = f"cma_alloc got pfn {pfn}, the model expects {first}"
-            self.report.miss(int(self.trace.line[row]), "wrong CMA range", text)
-        self._undo(row)
-        self.cma.finish(succeeded)
-
-    def _no_cma_allocation(self, row: int) -> None:
-        if not self.cma.asked:
-            self.report.problem(int(self.trace.line[row]), "of a CMA allocation that has no beginning")
-        self.cma.asked = False
-
-    def _on_cma_release(self, row: int) -> None:
-        values = self.trace.values(row)
-        self.cma.release(int(values["pfn"]), int(values["count"]))
+    def _take(self, number: int) -> None:
+        self.cma.take(int(self.steps[number]["row"]))
 
     def _release(self, number: int) -> None:
         """The last page of a contiguous range that is freed in chunks: all of it goes back."""
@@ -435,11 +380,11 @@ Run.handlers = {
     Event.MM_COMPACTION_KCOMPACTD_WAKE: Run._on_kcompactd_wake,
     Event.MM_MIGRATE_PAGES_START: Run._on_migrate_start,
     Event.MM_MIGRATE_PAGES: Run._on_migrate_end,
-    Event.CMA_ALLOC_START: Run._on_cma_start,
-    Event.CMA_ALLOC_FINISH: Run._on_cma_finish,
-    Event.CMA_ALLOC_BUSY_RETRY: Run._on_cma_retry,
-    Event.CMA_RELEASE: Run._on_cma_release,
-    Event.MM_ALLOC_CONTIG_MIGRATE_RANGE_INFO: Run._on_contig_migrated,
+    Event.CMA_ALLOC_START: lambda run, row: run.cma.on_start(row),
+    Event.CMA_ALLOC_FINISH: lambda run, row: run.cma.on_finish(row),
+    Event.CMA_ALLOC_BUSY_RETRY: lambda run, row: run.cma.on_retry(row),
+    Event.CMA_RELEASE: lambda run, row: run.cma.on_release(row),
+    Event.MM_ALLOC_CONTIG_MIGRATE_RANGE_INFO: lambda run, row: run.cma.on_migrated(row),
     Event.MM_VMSCAN_KSWAPD_WAKE: Run._on_kswapd_wake,
     Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN: Run._on_reclaim_begin,
     Event.MM_VMSCAN_DIRECT_RECLAIM_END: Run._on_reclaim_end,
@@ -451,4 +396,5 @@ Run.actions = {
     Action.KSWAPD_END.value: Run._kswapd_ended,
     Action.VMSTAT.value: Run._vmstat_worker,
     Action.RELEASE.value: Run._release,
+    Action.TAKE.value: Run._take,
 }

@@ -162,6 +162,15 @@ FEATURES: Mapping[str, Feature] = {
     "contig_free_chunks": Feature(
         (7, 2, 0), "contiguous ranges are freed in maximal aligned chunks, not page by page", unsure=_READ_IN_7_2
     ),
+    "cma_oversize_uncounted": Feature(
+        (6, 12, 0), "a request for more than its whole CMA area is no cma_alloc_fail", unsure=_READ_IN_6_12
+    ),
+    "cma_available_count": Feature(
+        (7, 2, 0),
+        "CMA allocations stop at once if the area has fewer pages left, and are busy, not out of memory, if none"
+        " was tried; all that fail count",
+        unsure=_READ_IN_7_2,
+    ),
     "compact_gap_capped": Feature((7, 2, 0), "compact_gap() is at most 32 pages", unsure=_READ_IN_7_2),
     "proactive_scaled": Feature(
         (7, 2, 0),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry, zone_limits
+from memmodel.state.cma_layout import area_dtype
 from memmodel.state.failure_layout import failure_dtype, node_failures_dtype
 from memmodel.state.layout import (
     MAX_COMPACTIONS,
@@ -45,6 +46,7 @@ __all__ = [
     "made_up_spans",
     "overwrite",
     "size_memory",
+    "with_area",
     "with_contents",
 ]
 
@@ -63,6 +65,8 @@ DTYPES = {
     "queues": queue_dtype,
     "failure": failure_dtype,
     "node_failures": node_failures_dtype,
+    "areas": area_dtype,
+    "area_bits": np.dtype(np.uint64),
     "contents": np.dtype(np.uint8),
     "vmstat": np.dtype(np.int64),
 }
@@ -225,6 +229,8 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         queues=_records(np.zeros(cpus, queue_dtype)),
         failure=_records(failure),
         node_failures=_records(np.zeros(n_nodes, node_failures_dtype)),
+        areas=_records(np.zeros(0, area_dtype)),
+        area_bits=np.zeros(0, np.uint64),
         contents=np.zeros((0, geometry.page_size_bytes), np.uint8),
         vmstat=np.zeros(N_COUNTERS, np.int64),
     )
@@ -309,9 +315,11 @@ def overwrite(memory: Memory, source: Memory) -> Memory:
         _bytes(memory.folios)[used:used_before] = 0  # and no further: what was never used has no memory behind it
     else:
         memory = memory._replace(folios=_records(_copied(source.folios)))
-    for name in DTYPES.keys() - {"folios", "ue_lines"}:  # of one machine: all of the same shape
+    small = {"ue_lines", "areas", "area_bits"}
+    for name in DTYPES.keys() - {"folios", *small}:  # of one machine: all of the same shape
         _bytes(getattr(memory, name))[...] = _bytes(getattr(source, name))
-    return memory._replace(params=source.params, ue_lines=source.ue_lines.copy())
+    copies: dict[str, Any] = {name: getattr(source, name).copy() for name in small}
+    return memory._replace(params=source.params, **copies)
 
 
 def _aligned_zeros(n_pages: int, page_size: int) -> npt.NDArray[np.uint8]:
@@ -319,6 +327,15 @@ def _aligned_zeros(n_pages: int, page_size: int) -> npt.NDArray[np.uint8]:
     raw = np.zeros(n_pages * page_size + ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
     return raw[offset : offset + n_pages * page_size].reshape(n_pages, page_size)
+
+
+def with_area(memory: Memory, row: int, n_pages: int, order_per_bit: int, zone: int) -> Memory:
+    """The same memory with one more CMA area, nothing of it allocated."""
+    areas = np.zeros(memory.areas.size + 1, area_dtype)
+    areas[:-1] = memory.areas
+    areas[-1] = row, n_pages, n_pages, memory.area_bits.size, order_per_bit, zone
+    words = np.zeros(-(-(n_pages >> order_per_bit) // 64), np.uint64)
+    return memory._replace(areas=_records(areas), area_bits=np.concatenate([memory.area_bits, words]))
 
 
 def grow_folios(memory: Memory, n_more: int) -> Memory:

@@ -8,6 +8,7 @@ import numpy as np
 
 from memmodel.errors import InvariantError
 from memmodel.jit import inlined, kernel
+from memmodel.state.check_areas import free_page_taken, wrong_count, wrong_place
 from memmodel.state.layout import NONE, NR_ORDERS, BlockBit, Feature, Kind, Memory, MigrateType, PageFlag
 
 __all__ = ["Law", "check"]
@@ -38,6 +39,9 @@ class Law(IntEnum):
     FOLIO_TABLE = 20
     HWPOISON_COUNT = 21
     FAILURE_EVENTS = 22
+    AREA_PLACE = 23
+    AREA_COUNT = 24
+    AREA_PAGE = 25
 
 
 MESSAGES: dict[Law, Callable[[int, int], str]] = {
@@ -65,6 +69,11 @@ MESSAGES: dict[Law, Callable[[int, int], str]] = {
     Law.FOLIO_TABLE: lambda s, p: f"folio slot {s} and row {p} do not point at each other",
     Law.HWPOISON_COUNT: lambda n, m: f"{n} pages have PG_hwpoison, the machine counts {m}",
     Law.FAILURE_EVENTS: lambda n, t: f"node {n}: its {t} memory failures are not the sum of its results",
+    Law.AREA_PLACE: lambda a, p: f"CMA area {a}: row {p} is outside its zone, in another area, or of another type",
+    Law.AREA_COUNT: lambda a, n: f"CMA area {a}: its bitmap leaves {n} pages, it counts others",
+    Law.AREA_PAGE: lambda a, p: (
+        f"CMA area {a}: a page of the block at row {p}, which the allocator holds, is given out"
+    ),
 }
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
@@ -107,6 +116,7 @@ def check(memory: Memory) -> None:
         lambda: _lru_batches(memory),
         lambda: _folio_table(memory),
         lambda: _failures(memory),
+        lambda: _areas(memory),
     ):
         broken = broken if broken[0] else walk()
     law, where, what = broken
@@ -322,6 +332,19 @@ def _failures(memory: Memory) -> Broken:
     results = sum(counters[name] for name in ("ignored", "failed", "delayed", "recovered"))
     for node in np.flatnonzero(counters["total"] != results):
         return Law.FAILURE_EVENTS, int(node), int(counters["total"][node])
+    return SOUND
+
+
+def _areas(memory: Memory) -> Broken:
+    """CMA areas lie where they should, and what they gave out is nobody else's."""
+    for law, search in (
+        (Law.AREA_PLACE, wrong_place),
+        (Law.AREA_COUNT, wrong_count),
+        (Law.AREA_PAGE, free_page_taken),
+    ):
+        broken = search(memory)
+        if broken is not None:
+            return law, *broken
     return SOUND
 
 

@@ -203,6 +203,7 @@ class Feature(IntFlag):
     PAGEBLOCK_ORDER_SOURCES = 1 << 28  # 7.2: who wants a pageblock or more takes sources as a movable request does
     COMPACT_SUITABLE_MARK = 1 << 29  # 7.2: compaction needs its targets above the request's own watermark
     COMPACT_GAP_CAPPED = 1 << 30  # 7.2: compact_gap() is at most 32 pages
+    CONTIG_FREE_CHUNKS = 1 << 31  # 7.2: contiguous ranges are freed in maximal aligned chunks
 
 
 class ZoneFlag(IntFlag):
@@ -286,6 +287,8 @@ class Vmstat(IntEnum):
     PCP_REFILLS = 39  # the model's own: times that an empty per-CPU list was filled from the buddy lists
     BUDDY_SPLITS = 40  # free blocks cut in two for a request, step by step
     EXTFRAG_EVENTS = 41  # mm_page_alloc_extfrag: blocks that came from another type's list
+    CMA_ALLOC_SUCCESS = 42
+    CMA_ALLOC_FAIL = 43
 
 
 class MthpStat(IntEnum):
@@ -444,5 +447,7 @@ class Memory(NamedTuple):
     queues: npt.NDArray[Any]  # queue_dtype, [cpus]: memory_failure_queue()
     failure: npt.NDArray[Any]  # failure_dtype, one: what memory_failure() counts and is told, for the whole machine
     node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
+    areas: npt.NDArray[Any]  # area_dtype, [CMA areas]
+    area_bits: npt.NDArray[np.uint64]  # their bitmaps, one behind the other, each from a new word on
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
     vmstat: npt.NDArray[np.int64]  # Vmstat, then MthpStat by order

@@ -1,4 +1,4 @@
-"""Compact a fragmented machine: what is scanned, isolated, migrated, and how many huge pages are free before and after."""
+"""Compact a fragmented machine: what is scanned, isolated and migrated, and how many huge pages are free then."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -10,7 +10,7 @@ import memmodel as mm
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels import lru, page_alloc
 from memmodel.kernels.page_alloc import Request
-from memmodel.mechanisms.migration import CALLERS, _targets
+from memmodel.mechanisms.migration import CALLERS, targets_of
 from memmodel.state.layout import NONE, FolioBit, Kind, PageFlag
 from tests.reference import tlb as reference
 from tests.reference.migration import Folio, Migrator
@@ -105,7 +105,7 @@ class Twin(Migrator):
         tlb = reference.Tlb(masks, case.lazy, loaded, kernel)
         asked = CALLERS[case.caller]
         self.mode, self.why = case.mode or asked.mode, asked.reason
-        self.zonelist, self.small, self.large = _targets(mem, asked, 1)
+        self.targets = targets_of(mem, asked, 1)
         super().__init__(kernel, tlb, self.take, self.give, batch=case.batch, memalloc=asked.memalloc)
         self.folios = []
         rows = mem.index(mem.pfn(folios))
@@ -119,9 +119,10 @@ class Twin(Migrator):
             lru.set_lru_batch(mem.state, np.uint64(1))
 
     def take(self, order):
-        like = self.large if order else self.small
+        small, large = self.targets[:2], self.targets[2:]
+        zonelist, like = large if order else small
         request = Request(np.uint64(order), *like[1:])
-        row = alloc_block(self.mem.state, self.zonelist, self.cpu_number, request)
+        row = alloc_block(self.mem.state, zonelist, self.cpu_number, request)
         if row == NONE:
             return None
         mark_used(self.mem.state, np.uint64(row), np.uint64(order))

@@ -30,6 +30,7 @@ INFERRED = {
     "run of the vmstat worker before the first request",
     "zone flags at the start",
     "LRU state at the start",
+    "LRU-add batch at the start",
     "end of a kswapd run",
     "counter differences folded on an idle CPU",
 }

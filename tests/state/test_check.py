@@ -6,6 +6,7 @@ import pytest
 import memmodel as mm
 from memmodel.errors import InvariantError
 from memmodel.geometry import Geometry
+from memmodel.state.build import with_area
 from memmodel.state.check import Law
 from memmodel.state.layout import BlockBit, Kind, PageFlag
 from tests.reference import views
@@ -147,6 +148,17 @@ def assign(array, field, where, value):
     return change
 
 
+def area(row=80, zone=1, taken=0, available=4, count=1):
+    """Areas of one pageblock each; the first one's bitmap and its count of what is left."""
+
+    def break_it(mem):
+        for _ in range(count):
+            mem.state = with_area(mem.state, row, 4, 0, zone)
+        mem.state.area_bits[0], mem.state.areas[0]["available"] = taken, available
+
+    return break_it
+
+
 BREAKS = {
     "a folio's first page is a tail": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 0, Kind.TAIL)),
     "a block behind the last row": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 88, Kind.HOLE, 5)),
@@ -236,6 +248,13 @@ BREAKS = {
     "a corrupted page too many": (Law.HWPOISON_COUNT, assign("failure", "num_poisoned", 0, 1)),
     "a failure without result": (Law.FAILURE_EVENTS, assign("node_failures", "total", 0, 1)),
     "a result of no failure": (Law.FAILURE_EVENTS, assign("node_failures", "delayed", 0, 2)),
+    "an area on pageblocks of another type": (Law.AREA_PLACE, area(row=84)),
+    "an area of another zone": (Law.AREA_PLACE, area(zone=0)),
+    "an area that begins inside a pageblock": (Law.AREA_PLACE, area(row=82)),
+    "two areas in one place": (Law.AREA_PLACE, area(count=2)),
+    "an area that counts too many": (Law.AREA_COUNT, area(available=5)),
+    "an area that counts what it gave out": (Law.AREA_COUNT, area(taken=1)),
+    "an area that gave out a free page": (Law.AREA_PAGE, area(taken=4, available=3)),
     "a used page without its slot": (Law.FOLIO_TABLE, assign("folios", "index", 1, 0xFFFFFFFF)),
 }
 
@@ -252,6 +271,11 @@ def test_check__names_the_broken_law(mem, how):
 
 def test_check__every_law_can_be_broken():
     assert {law for law, _ in BREAKS.values()} == set(Law)
+
+
+def test_check__area_whose_pages_are_free(mem):
+    area()(mem)
+    mem.check()
 
 
 def test_check__per_cpu_pages_are_accounted_for(mem):
