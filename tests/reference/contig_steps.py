@@ -58,6 +58,8 @@ class ContigPair(Pair):
             return
         handle, pfn = folios[number % len(folios)]
         order = self.twin.used[pfn]
+        if order < 2:  # of more than two pages, or nothing to be split
+            names = [name for name in names if name != "partially_mapped"]
         if kind in ("hugetlb", "pool"):
             if order == 0 or pins or "orphan" in names:
                 return
@@ -191,6 +193,9 @@ class ContigPair(Pair):
                 self.live.append((handle, pfn))
                 names = [name for name in MARKS if getattr(page, name)]
                 self.marks[handle] = {**dict.fromkeys(names, True), "pins": page.pins, "file": page.file}
+        handles, pfns = ([pair[n] for pair in self.live] for n in (0, 1))
+        if handles:
+            self.same("pfns of the folios", self.mem.pfn(handles).tolist(), pfns)
         for page in task.folios.values():  # waiting for it has ended some of it
             for name in ("locked", "writeback", "partially_mapped"):
                 if getattr(page, "handle", None) in self.marks and not getattr(page, name):
