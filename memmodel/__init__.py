@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.hugetlb import alloc_hugetlb
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
     from memmodel.mechanisms.khugepaged import Collapse, khugepaged_collapse
-    from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, run_kswapd
+    from memmodel.mechanisms.kswapd import KswapdRun, LeastRecentlyAllocated, WokenKswapd, run_kswapd
     from memmodel.mechanisms.memblock import MemoryMap
     from memmodel.mechanisms.memory_failure import FailureOutcome, memory_failure
     from memmodel.mechanisms.migration import MigrationOutcome, migrate_pages
@@ -97,7 +97,7 @@ _HOME = {
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb",),
     "memmodel.mechanisms.khugepaged": ("Collapse", "khugepaged_collapse"),
     "memmodel.mechanisms.injection": ("Injection", "corrupt_pfn", "hard_offline_page", "madvise", "unpoison_memory"),
-    "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "run_kswapd"),
+    "memmodel.mechanisms.kswapd": ("KswapdRun", "LeastRecentlyAllocated", "WokenKswapd", "run_kswapd"),
     "memmodel.mechanisms.memblock": ("MemoryMap",),
     "memmodel.mechanisms.memory_failure": ("FailureOutcome", "memory_failure"),
     "memmodel.mechanisms.page_access": ("PageAccess", "access_page"),
@@ -169,6 +169,7 @@ __all__ = [
     "Task",
     "ThpFaults",
     "Tlb",
+    "WokenKswapd",
     "WorkloadOutcome",
     "__version__",
     "access_page",

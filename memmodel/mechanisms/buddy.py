@@ -8,7 +8,7 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import allocate as kernels
 from memmodel.kernels import folios as folio_kernels
-from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.mechanisms.request import DEFAULT_GFP, joins_lru, requested
 from memmodel.mechanisms.slowpath import SlowPath
 from memmodel.sources.gfp import Gfp, parse_gfp
@@ -43,6 +43,7 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     reclaim: ReclaimPolicy | None = None,
     compact: CompactPolicy | None = None,
     trace: list[str] | None = None,
+    kswapd: KswapdPolicy | None = None,
 ) -> Handles:
     """Allocate `count` folios of ``2**order`` pages, as that many single requests in a row.
 
@@ -69,6 +70,9 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     trace
         Gets the steps of each request that these two attempts found no page for, by name, then how it ended: "page",
         "failed", "would_oom" (the kernel would kill a task now) or "would_loop" (it would try until others free).
+    kswapd
+        ``kswapd(mem, KswapdWake)`` does what a node's kswapd does when such a request wakes it; `WokenKswapd` is one.
+        If not given, it is woken and does not run yet.
 
     Returns
     -------
@@ -96,16 +100,18 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     order = whole_number(order, "order", 0, mem.geometry.max_page_order, "MAX_PAGE_ORDER")
     count = whole_number(count, "count", 0, MAX_COUNT)
     flags = parse_gfp(DEFAULT_GFP[one_of(migratetype, DEFAULT_GFP, "migratetype")] if gfp is None else gfp)
-    return allocate(mem, Asked(order, flags, node, cpu, joins_lru(flags)), count, Steps(reclaim, compact, trace))
+    return allocate(
+        mem, Asked(order, flags, node, cpu, joins_lru(flags)), count, Steps(reclaim, compact, trace, kswapd)
+    )
 
 
 def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) -> Handles:
     """`count` requests in a row, until one fails; handles, -1 from there on."""
     on_cpu = mem.check_cpu(asked.cpu)
     gfp, order = asked.gfp, asked.order
-    for policy in steps[:2]:
+    for policy in (steps.reclaim, steps.compact, steps.kswapd):
         if policy is not None and not callable(policy):
-            raise InputError(f"reclaim and compact are functions, not {policy!r}")
+            raise InputError(f"reclaim, compact and kswapd are functions, not {policy!r}")
     zonelist, request = requested(mem, gfp, order, asked.node, asked.lru)
     handles = np.full(count, -1, np.int64)
     if not zonelist.size:  # no node has any of these zones

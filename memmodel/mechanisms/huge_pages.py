@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from memmodel.errors import GeometryError, InputError, one_of
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
-from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import MthpStat, Vmstat, mthp_counter
 from memmodel.state.machine import Handles, Machine
@@ -92,6 +92,7 @@ def thp_fault(  # noqa: PLR0913 - where, how and with what, by keyword
     reclaim: ReclaimPolicy | None = None,
     compact: CompactPolicy | None = None,
     trace: list[str] | None = None,
+    kswapd: KswapdPolicy | None = None,
 ) -> ThpFaults:
     """Take `count` write faults in anonymous memory that may have huge pages, one after the other.
 
@@ -116,7 +117,7 @@ def thp_fault(  # noqa: PLR0913 - where, how and with what, by keyword
         CONFIG_NUMA.
     node, cpu
         Where the task runs.
-    reclaim, compact, trace
+    reclaim, compact, trace, kswapd
         As of `alloc_pages`.
 
     Raises
@@ -144,7 +145,7 @@ def thp_fault(  # noqa: PLR0913 - where, how and with what, by keyword
     if base_pages:
         tries.append((0, BASE_PAGE))
     requests = [Asked(order, parse_gfp(flags), node, cpu, lru=True) for order, flags in tries]
-    folios, came = _take(mem, requests, count, Steps(reclaim, compact, trace))
+    folios, came = _take(mem, requests, count, Steps(reclaim, compact, trace, kswapd))
     _count(mem, came, sorted({asked.order for asked in requests} - {0}), pmd_order)
     geo = mem.geometry
     return ThpFaults(folios, came, tuple(tries), pmd_order, geo.pageblock_order, geo.page_block_max_order)

@@ -4,7 +4,7 @@ import numpy as np
 
 from memmodel.errors import GeometryError, InputError
 from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
-from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import HANDLE_SLOT, FolioBit, Vmstat
 from memmodel.state.machine import Handles, Machine
@@ -24,6 +24,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
     reclaim: ReclaimPolicy | None = None,
     compact: CompactPolicy | None = None,
     trace: list[str] | None = None,
+    kswapd: KswapdPolicy | None = None,
 ) -> Handles:
     """Add `count` huge pages to the hugetlb pool, as a write to nr_hugepages does.
 
@@ -44,7 +45,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
         Whether pages of that size can be migrated (hugepage_migration_supported); they may lie in ZONE_MOVABLE then.
     cpu
         CPU that asks.
-    reclaim, compact, trace
+    reclaim, compact, trace, kswapd
         As of `alloc_pages`.
 
     Returns
@@ -83,7 +84,7 @@ def alloc_hugetlb(  # noqa: PLR0913 - where and with what, by keyword
             if order > mem.geometry.max_page_order:
                 handles[number] = alloc_gigantic(mem, asked)
             else:
-                handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace))[0]
+                handles[number] = allocate(mem, asked, 1, Steps(reclaim, compact, trace, kswapd))[0]
             try_hard[here] = bool(handles[number] >= 0)
             vmstat[Vmstat.HTLB_BUDDY_ALLOC_SUCCESS if try_hard[here] else Vmstat.HTLB_BUDDY_ALLOC_FAIL] += 1
             if try_hard[here]:

@@ -13,6 +13,7 @@ from memmodel.kernels.reclaiming import pick_folios
 from memmodel.mechanisms.buddy import as_handles, free_pages, whole_number
 from memmodel.mechanisms.policies import (
     SWAP_CLUSTER_MAX,
+    KswapdWake,
     ReclaimPolicy,
     ReclaimRequest,
     Rows,
@@ -24,9 +25,10 @@ from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import Vmstat, Wmark, ZoneFlag, ZoneType
 from memmodel.state.machine import Machine
 
-__all__ = ["KswapdRun", "LeastRecentlyAllocated", "run_kswapd"]
+__all__ = ["KswapdRun", "LeastRecentlyAllocated", "WokenKswapd", "run_kswapd"]
 
 DEF_PRIORITY = 12
+MAX_RECLAIM_RETRIES = 16
 BOOST_PRIORITY = DEF_PRIORITY - 2  # reclaim for a boost alone goes no further
 
 
@@ -63,6 +65,46 @@ class LeastRecentlyAllocated:
             if n_pages < SWAP_CLUSTER_MAX:
                 break
         return freed
+
+
+class WokenKswapd:
+    """A policy for `alloc_pages(kswapd=)`: a node's kswapd runs to its end as soon as a request wakes it.
+
+    A node that has enough is not woken; one that could reclaim nothing in 16 runs is left alone from then on.
+
+    Parameters
+    ----------
+    reclaim
+        As of `run_kswapd`; None finds nothing to reclaim.
+
+    References
+    ----------
+    mm/vmscan.c: wakeup_kswapd, balance_pgdat (kswapd_failures), Linux 6.12.117. The kernel's kswapd runs a little
+    later, when the task gives the CPU away.
+    """
+
+    def __init__(self, reclaim: ReclaimPolicy | None = None) -> None:
+        self._reclaim = reclaim or _nothing
+        self._failures: dict[int, int] = {}
+
+    def __call__(self, mem: Machine, wake: KswapdWake) -> None:
+        """Run it, if it is to be woken."""
+        if self._failures.get(wake.node, 0) >= MAX_RECLAIM_RETRIES or self._has_enough(mem, wake):
+            return
+        run = run_kswapd(
+            mem, wake.node, reclaim=self._reclaim, order=wake.order, highest=wake.highest.label, cpu=wake.cpu
+        )
+        self._failures[wake.node] = 0 if run.n_reclaimed else self._failures.get(wake.node, 0) + 1
+
+    def _has_enough(self, mem: Machine, wake: KswapdWake) -> bool:
+        zones = mem.zonelist(wake.node, wake.highest, this_node=True)
+        boosted = bool(mem.state.zones["watermark_boost"][zones].any())
+        return not boosted and _Balance(mem, zones, wake.order, wake.highest, wake.cpu).is_balanced()
+
+
+def _nothing(mem: Machine, request: ReclaimRequest) -> int:
+    """Finds nothing to reclaim."""
+    return 0
 
 
 class KswapdRun(NamedTuple):

@@ -20,6 +20,8 @@ __all__ = [
     "CompactRequest",
     "CompactResult",
     "Compaction",
+    "KswapdPolicy",
+    "KswapdWake",
     "ReclaimPolicy",
     "ReclaimRequest",
     "Rows",
@@ -85,6 +87,20 @@ CompactPolicy = Callable[[Machine, CompactRequest], Compaction]
 """Makes a free block, or says why not."""
 
 
+class KswapdWake(NamedTuple):
+    """Whom a request wakes, and what for."""
+
+    node: int
+    order: int
+    highest: ZoneType
+    """Highest zone that the request may use."""
+    cpu: int
+
+
+KswapdPolicy = Callable[[Machine, KswapdWake], None]
+"""Does what a node's kswapd does once it is woken."""
+
+
 class Steps(NamedTuple):
     """What a request may do when no zone has a page for it."""
 
@@ -94,6 +110,8 @@ class Steps(NamedTuple):
     """None is a kernel without CONFIG_COMPACTION."""
     trace: list[str] | None = None
     """Gets the names of the steps, and how each request ended."""
+    kswapd: KswapdPolicy | None = None
+    """None: it is woken, and does not run yet."""
 
 
 def compact_gap(mem: Machine, order: int) -> int:

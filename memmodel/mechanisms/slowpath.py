@@ -12,6 +12,7 @@ from memmodel.mechanisms.policies import (
     CompactPriority,
     CompactRequest,
     CompactResult,
+    KswapdWake,
     ReclaimRequest,
     Rows,
     Steps,
@@ -166,9 +167,13 @@ class SlowPath:
     # -- single steps ----------------------------------------------------------------------------------------------
 
     def wake_kswapd(self) -> None:
-        """wake_all_kswapds(): noted alone, `run_kswapd` runs it."""
-        if self.gfp.kswapd_reclaim:
-            self.steps.append("wake_kswapd")
+        """wake_all_kswapds(): noted, and left to a policy if there is one; else `run_kswapd` runs it."""
+        if not self.gfp.kswapd_reclaim:
+            return
+        self.steps.append("wake_kswapd")
+        if self.policies.kswapd is not None:
+            for node in dict.fromkeys(self.mem.state.zones["node"][self.zonelist].tolist()):
+                self.policies.kswapd(self.mem, KswapdWake(node, self.order, self.highest, int(self.cpu)))
 
     def attempt(self, name: str, flags: np.uint64) -> int:
         """One walk over the zones: a handle, or -1."""

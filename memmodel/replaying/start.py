@@ -18,7 +18,7 @@ from memmodel.sources.reading import PathLike, read_text
 from memmodel.sources.records import FreeLists, Snapshot
 from memmodel.sources.snapshot import read_snapshot
 
-__all__ = ["Start", "end_row", "read_start"]
+__all__ = ["Start", "end_row", "read_files", "read_start"]
 
 
 class Start(NamedTuple):
@@ -60,13 +60,13 @@ def _memory(
         return start, []
     dumps: list[FreeLists] = []
     if not isinstance(start, Snapshot):
-        start, dumps = _read_start(start)
+        start, dumps = read_files(start)
     elif start.free_lists is not None:
         dumps = [start.free_lists]
     return PhysicalMemory.from_snapshot(start, geometry, kernel=kernel), dumps
 
 
-def _read_start(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
+def read_files(path: PathLike) -> tuple[Snapshot, list[FreeLists]]:
     """A snapshot folder, or a dump.
 
     In a recording's folder (gt_snap, snap/LABEL, version) what lies beside them is read too: the /proc files of the
