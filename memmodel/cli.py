@@ -341,14 +341,18 @@ def _snapshot(paths: Iterable[str], **options: Any) -> Any:
 @click.option("--start", required=True, metavar="DUMP", help="State at its start: a dump, or a folder of /proc files.")
 @click.option("--end", metavar="SNAPSHOT", help="Files or folder whose buddyinfo is compared at the end.")
 @click.option("--kernel", metavar="NAME", help="Kernel whose rules hold, such as 7.3.")
+@click.option(
+    "--compaction", type=click.Choice(["given", "predicted"]), help="Whether the trace tells what compaction isolates."
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUES", help="What if: v1,v2,...; repeatable.")
 @click.option("--out", metavar="FILE", help="Write the Dataset of --set here: .nc or .zarr.")
 @_json
-def replay(
+def replay(  # noqa: PLR0913 - an argument an option
     trace: str,
     start: str,
     end: str | None,
     kernel: str | None,
+    compaction: str | None,
     settings: tuple[str, ...],
     out: str | None,
     as_json: bool,
@@ -364,7 +368,7 @@ def replay(
         raise InputError("--out: only a replay with --set makes a Dataset")
     from memmodel.replaying import replay as run_replay
 
-    report = run_replay(trace, start, end=end, kernel=kernel)
+    report = run_replay(trace, start, end=end, kernel=kernel, compaction=compaction)
     if as_json:
         click.echo(to_json(report.as_dict()))
     else:
