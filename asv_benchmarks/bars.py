@@ -21,6 +21,7 @@ from benchmarks import (
     bench_replaying,
     bench_state,
     bench_sweep,
+    bench_thp_success,
 )
 
 # What is measured, with a place for each parameter, and the benchmark that does it.
@@ -37,6 +38,8 @@ ROWS = (
     ("migrate_pages, order 0", bench_migration.Order0, "track_rate"),
     ("migrate_pages with contents, THPs", bench_migration.ContentsAgainstMemcpy, "track_share"),
     ("cma_alloc of a free area, {} pages a request", bench_contig.CmaAlloc, "track_rate"),
+    ("thp_success, a point of 4 GiB", bench_thp_success.Point, "track_seconds"),
+    ("thp_success, two threads", bench_thp_success.TwoThreads, "track_speed_up"),
     ("replay, {} trace", bench_replaying.Replay, "track_rate"),
     ("state of a zone", bench_state.BytesAPage, "track_bytes"),
     ("table of folios, {}", bench_state.BytesAFolio, "track_bytes"),

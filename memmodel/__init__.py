@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memmodel.errors import GeometryError, InputError, InvariantError, MemmodelError
     from memmodel.geometry import Geometry
+    from memmodel.kernels.compact_control import CompactResult
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
     from memmodel.mechanisms.cma import CmaArea, cma_alloc, cma_areas, cma_heap_alloc, cma_release, cma_reserve
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
         Compaction,
         CompactPriority,
         CompactRequest,
-        CompactResult,
         ReclaimRequest,
     )
     from memmodel.mechanisms.reserved_memory import ReservedMemory, reserved_memory
@@ -76,6 +76,7 @@ __version__ = "0.1.0"
 _HOME = {
     "memmodel.errors": ("GeometryError", "InputError", "InvariantError", "MemmodelError"),
     "memmodel.geometry": ("Geometry",),
+    "memmodel.kernels.compact_control": ("CompactResult",),
     "memmodel.mechanisms.buddy": ("alloc_pages", "free_pages"),
     "memmodel.mechanisms.bulk": ("alloc_pages_bulk",),
     "memmodel.mechanisms.cma_verdicts": ("CmaVerdict", "cma_granule_bounds", "cma_verdicts"),
@@ -108,9 +109,7 @@ _HOME = {
     "memmodel.mechanisms.poisoning": (
         *("FailureWork", "inject_poison", "memory_failure_queue", "run_memory_failure_work"),
     ),
-    "memmodel.mechanisms.policies": (
-        *("CompactPriority", "CompactRequest", "CompactResult", "Compaction", "ReclaimRequest"),
-    ),
+    "memmodel.mechanisms.policies": (*("CompactPriority", "CompactRequest", "Compaction", "ReclaimRequest"),),
     "memmodel.mechanisms.reserved_memory": ("ReservedMemory", "reserved_memory"),
     "memmodel.mechanisms.soft_offline": ("OfflineOutcome", "soft_offline_page"),
     "memmodel.mechanisms.tlb": ("Tlb",),

@@ -14,6 +14,7 @@ from memmodel.state.layout import Alloc, ZoneType
 from memmodel.state.machine import Machine
 
 __all__ = [
+    "ANSWERS",
     "SWAP_CLUSTER_MAX",
     "CompactPolicy",
     "CompactPriority",
@@ -35,6 +36,10 @@ __all__ = [
 SWAP_CLUSTER_MAX = 32
 
 Rows = npt.NDArray[np.uint64]
+
+
+ANSWERS = tuple(set(CompactResult) - {CompactResult.NOT_SUITABLE_ZONE, CompactResult.CONTINUE})
+"""What a request may be told: the two others are steps on the way."""
 
 
 class CompactPriority(IntEnum):
@@ -149,6 +154,6 @@ def ask_compact(mem: Machine, policy: CompactPolicy, request: CompactRequest) ->
         If that is no `Compaction`.
     """
     answer = policy(mem, request)
-    if not isinstance(answer, Compaction) or not isinstance(answer.result, CompactResult):
+    if not isinstance(answer, Compaction) or answer.result not in ANSWERS:
         raise InputError(f"a compaction policy answers a Compaction, not {answer!r}")
     return answer

@@ -99,9 +99,13 @@ class World:
         """(a handle or None, pages reclaimed)."""
         self.log.append("reclaim")
         self.count(f"allocstall_{self.highest.name.lower().replace('mem', '')}")
-        wanted = ReclaimRequest(self.zones, self.order, self.gfp, 0, 32)
-        progress = self.reclaim(self.mem, wanted) if self.reclaim else 0
+        left_alone = [self.leaves_alone(int(zone)) for zone in self.zones]
+        zones = self.zones[~np.array(left_alone, bool)]
+        wanted = ReclaimRequest(zones, self.order, self.gfp, 0, 32)
+        progress = self.reclaim(self.mem, wanted) if self.reclaim and zones.size else 0
         self.count("pgsteal_direct", progress)
+        if progress == 0 and any(left_alone):
+            progress = 1  # compaction can do without reclaim
         if progress == 0:
             return None, 0
         page = self.again()
@@ -111,6 +115,31 @@ class World:
             drain_all_pages(self.mem.state, np.uint64(99), np.uint64(0))
             page = self.again()
         return page, progress
+
+    def leaves_alone(self, zone):
+        """compaction_ready(), for orders above 3: reclaim passes the zone over."""
+        if self.order <= 3 or "IO" not in self.flags or self.compact is None:
+            return False
+        free = max(0, int(self.mem.state.zones[zone]["free_pages"]))
+        low, least, high = (self.marked(zone, which) for which in (LOW, MIN, HIGH))
+        if self.watermark_ok(zone, self.order, least, 0, free):
+            return True
+        gap = 2 << self.order
+        if "compact_gap_capped" in self.mem.geometry.features:
+            gap = min(gap, 32)
+        if not self.watermark_ok(zone, 0, low + gap, Alloc.CMA, free) or self.is_short_of_memory(zone):
+            return False
+        return self.watermark_ok(zone, 0, high + gap, 0, free)
+
+    def is_short_of_memory(self, zone):
+        """A fragmentation index from 0 to 500."""
+        blocks = self.mem.state.zones[zone]["nr_free"].tolist()
+        if sum(blocks) == 0:
+            return True
+        if sum(blocks[self.order :]):
+            return False
+        pages = sum(n << order for order, n in enumerate(blocks))
+        return 1000 - (1000 + pages * 1000 // (1 << self.order)) // sum(blocks) <= 500
 
     def unreserve(self, force):
         self.log.append("unreserve_highatomic" + " force" * force)

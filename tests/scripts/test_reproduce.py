@@ -111,3 +111,12 @@ def test_script__refuses_a_bad_target(script: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_script__thp_success(tmp_path: Path) -> None:
+    done = run("thp_success", "--replicates", "2", "--size-mib", "64", "--workers", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" ± ") == 2 * 2 * 15
+    assert (tmp_path / "thp_success.png").read_bytes().startswith(b"\x89PNG")
+    with xr.open_dataset(tmp_path / "thp_success_fixed_reserve.nc") as ds:
+        assert ds.sizes == {"page_block_max_order": 5, "unmovable": 3, "replicate": 2}
