@@ -321,9 +321,9 @@ def _node(mem: Machine, node: int) -> int:
 
 
 def _populated(mem: Machine, node: int) -> list[int]:
-    """Rows of a node's zones with managed pages, ascending by type."""
+    """Rows of a node's zones with pages, ascending by type (populated_zone)."""
     zones = mem.state.zones
-    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["managed"] > 0))
+    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["present"] > 0))
     return sorted(rows.tolist(), key=lambda row: int(zones["zone_type"][row]))
 
 
