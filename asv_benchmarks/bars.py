@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import (
     bench_buddy,
+    bench_compaction,
     bench_compile,
     bench_copying,
     bench_import,
@@ -35,6 +36,7 @@ ROWS = (
     ("random pairs, {}, {} a call, C twin: {}", bench_page_alloc.RandomFreeAllocAgainstC, "track_share"),
     ("migrate_pages, order 0", bench_migration.Order0, "track_rate"),
     ("migrate_pages with contents, THPs", bench_migration.ContentsAgainstMemcpy, "track_share"),
+    ("compaction's scanners, {} zone", bench_compaction.Scanners, "track_scanned"),
     ("replay, {} trace", bench_replaying.Replay, "track_rate"),
     ("state of a zone", bench_state.BytesAPage, "track_bytes"),
     ("table of folios, {}", bench_state.BytesAFolio, "track_bytes"),

@@ -6,6 +6,7 @@ mm/compaction.c (__reset_isolation_pfn, __reset_isolation_suitable, reset_isolat
 import numpy as np
 
 from memmodel.jit import inlined, kernel, never_inline, outlined
+from memmodel.kernels.buddy import USED
 from memmodel.kernels.compact_control import (
     LRU,
     MOVABLE,
@@ -15,7 +16,7 @@ from memmodel.kernels.compact_control import (
     pageblock_pages,
     skips,
 )
-from memmodel.kernels.freelist import FREE, block_type
+from memmodel.kernels.freelist import FREE, ONE, block_type
 from memmodel.kernels.pageblock import KIND_BITS
 from memmodel.state.layout import Memory
 
@@ -26,11 +27,24 @@ SAMPLES = 8  # every 8th page of a pageblock is looked at
 
 
 @inlined
+def is_on_lru(mem: Memory, index: U) -> bool:
+    """PageLRU(): of a tail it is the head's."""
+    order = ZERO
+    while order <= mem.params.max_order:
+        head = mem.pages[index & ~((ONE << order) - ONE)]
+        if head.state == USED | order:
+            return bool(np.uint64(head.pg_flags) & LRU)
+        order += ONE
+    return False
+
+
+@inlined
 def is_worth_it(mem: Memory, row: I, source: bool, target: bool) -> bool:
     """Whether a page that could move, or a free block, is among those looked at."""
-    sample = mem.pages[np.uint64(row)]
-    movable = source and bool(np.uint64(sample.pg_flags) & LRU)
-    return movable or (target and bool(np.uint64(sample.state) & KIND_BITS == FREE))
+    index = np.uint64(row)
+    if target and np.uint64(mem.pages[index].state) & KIND_BITS == FREE:
+        return True
+    return source and is_on_lru(mem, index)
 
 
 @inlined

@@ -233,8 +233,7 @@ def _job(
     room = n_pages if np.any(orders) else indices.size
     if room > indices.size:
         mem.reserve_folios(room - indices.size)
-    pmd_pages = 1 << mem.geometry.hpage_pmd_order
-    batch_pages = pmd_pages if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
+    batch_pages = max_batch(mem) if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
     stream = mem.state.contents.size and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
     job = _empty_job(mem, asked, node, room, cpu, rule)._replace(
         batch_pages=np.uint64(batch_pages), lanes=np.zeros((2, copying.LANES if stream else 0), np.uint64)
@@ -242,6 +241,11 @@ def _job(
     job.rows[: indices.size] = indices
     job.sizes[len(List)] = indices.size
     return job
+
+
+def max_batch(mem: Machine) -> int:
+    """NR_MAX_BATCHED_MIGRATION: a huge page, 512 without CONFIG_TRANSPARENT_HUGEPAGE."""
+    return 1 << mem.geometry.hpage_pmd_order if mem.geometry.transparent_hugepage else 512
 
 
 def migration_job(mem: Machine, asked: Caller, room: int, cpu: np.uint64, compact: Compact) -> Job:
@@ -271,7 +275,7 @@ def _empty_job(mem: Machine, asked: Caller, node: int, room: int, cpu: np.uint64
         copy=rule,
         cpu=cpu,
         mode=np.uint64(Mode[asked.mode.upper()]),
-        batch_pages=np.uint64(1 << mem.geometry.hpage_pmd_order),
+        batch_pages=np.uint64(max_batch(mem)),
         pmd_order=np.uint64(mem.geometry.hpage_pmd_order),
         moves_thp=np.uint64(mem.geometry.transparent_hugepage),
         splits=np.uint64(asked.splits),

@@ -105,7 +105,8 @@ class Compaction(SourceScanner, FreeScanner, Mover):
         self.sources = deque()  # (pfn, order), the next to move first
         self.held = {}  # order -> deque of isolated free blocks
         self.n_free = self.n_wanted = 0  # pages in `held`; pages of `sources` that have no target yet
-        self.search_order, self.fast_search_fail, self.fast_start = order, 0, 0
+        self.search_order, self.fast_search_fail = options.get("search", (order, 0))
+        self.fast_start = 0
         self.finish_block = self.keep_equal = self.drain_next = False
 
     def has(self, feature):

@@ -89,7 +89,7 @@ class CompactionViews(Views):
         zone = self.mem.state.zones.view(np.ndarray)[number]
         rows = (zone["cached_free"], *zone["cached_migrate"], zone["init_migrate"], zone["init_free"])
         counts = zone["compact_considered"], zone["compact_defer_shift"], zone["compact_order_failed"]
-        pfns = tuple(self.pfn(number, int(row)) if row != -1 else 0 for row in rows)
+        pfns = self.within(number, [self.pfn(number, int(row)) for row in rows])
         return (*pfns, *map(int, counts), bool(zone["blockskip_flush"]))
 
     def twin_state(self):
@@ -97,10 +97,16 @@ class CompactionViews(Views):
         for number, zone in enumerate(self.twin.zones):
             memory = self.compactor.memory_of(zone)
             pfns = memory.cached_free, *memory.cached_migrate, memory.init_migrate, memory.init_free
+            pfns = self.within(number, pfns)
             counts = memory.considered, memory.defer_shift, memory.order_failed
             found["compaction", number] = (*pfns, *counts, memory.blockskip_flush)
         skip = next(iter(self.compactor.memory.values())).skip
         return found | {"skip": sorted(skip)}
+
+    def within(self, number, pfns):
+        """Positions below the zone are all the same: a scan does not begin there."""
+        start = self.twin.zones[number].start_pfn
+        return tuple(pfn if pfn >= start else None for pfn in pfns)
 
     def pfn(self, number, row):
         """Of a row that may lie outside the zone, by the zone's distance between rows and pfns."""

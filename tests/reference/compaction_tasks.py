@@ -190,14 +190,16 @@ class CompactionTask:
         return status if capture.pfn is None else Status.SUCCESS
 
     def kcompactd(self, order, highest_zone, node=0):
-        """kcompactd_do_work."""
+        """kcompactd_do_work; what a run leaves in its struct compact_control the next zone's finds there."""
+        kept = {"highest_zone": highest_zone, "drains_at_end": True}
         for zone in self.compactor.zones_of(node):
             if zone.index > highest_zone or (yield from self.deferred(zone, order)):
                 continue
             if (yield from self.compactor.suit(zone, order)) != Status.CONTINUE:
                 continue
-            options = {"highest_zone": highest_zone, "drains_at_end": True}
-            status = yield from self.compact_zone(zone, order, SYNC_LIGHT, **options)
+            status = yield from self.compact_zone(zone, order, SYNC_LIGHT, **kept)
+            kept["search"] = self.run.search_order, self.run.fast_search_fail
+            kept["whole_zone"] = self.run.whole_zone
             memory = self.memory_of(zone)
             if status == Status.SUCCESS:
                 memory.defer_reset(order, allocated=False)
