@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import (
     bench_buddy,
+    bench_compaction,
     bench_compile,
     bench_contig,
     bench_copying,
@@ -40,6 +41,7 @@ ROWS = (
     ("cma_alloc of a free area, {} pages a request", bench_contig.CmaAlloc, "track_rate"),
     ("thp_success, a point of 4 GiB", bench_thp_success.Point, "track_seconds"),
     ("thp_success, two threads", bench_thp_success.TwoThreads, "track_speed_up"),
+    ("compaction's scanners, {} zone", bench_compaction.Scanners, "track_scanned"),
     ("replay, {} trace", bench_replaying.Replay, "track_rate"),
     ("state of a zone", bench_state.BytesAPage, "track_bytes"),
     ("table of folios, {}", bench_state.BytesAFolio, "track_bytes"),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.jit import inlined
+from memmodel.kernels.buddy import USED
 from memmodel.kernels.freelist import ONE
 from memmodel.state.layout import BlockBit, Memory, MigrateType, PageFlag
 
@@ -163,6 +164,17 @@ def set_skip(mem: Memory, row: I) -> None:
     """Leave the pageblock out next time."""
     block = mem.blocks[np.uint64(row) >> mem.params.pageblock_order]
     block.bits = np.uint64(block.bits) | SKIP
+
+
+@inlined
+def fills_block(mem: Memory, row: I) -> bool:
+    """Whether the row is in a page in use of a pageblock or more (pageblock_skip_persistent)."""
+    index, order = np.uint64(row), mem.params.pageblock_order
+    while order <= mem.params.max_order:
+        if mem.pages[index & ~((ONE << order) - ONE)].state == USED | order:
+            return True
+        order += ONE
+    return False
 
 
 @inlined

@@ -23,7 +23,7 @@ from memmodel.kernels.compact_control import (
     zone_end,
     zone_start,
 )
-from memmodel.kernels.freelist import CMA, FREE, ONE, ORDER_BITS, block_type, free_list, link_after, unlink
+from memmodel.kernels.freelist import CMA, FREE, ISOLATE, ONE, ORDER_BITS, block_type, free_list, link_after, unlink
 from memmodel.kernels.isolation import ISOLATED, isolate_free_page, rotate_before
 from memmodel.kernels.page_alloc import free_block
 from memmodel.kernels.pageblock import KIND_BITS
@@ -36,6 +36,7 @@ I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
 ASYNC = 0
 LARGE_FOLIOS = np.uint64(Feature.LARGE_FOLIO_COMPACTION)
+COUNTS_PAGES = np.uint64(Feature.COMPACTION_COUNTS_PAGES)
 ISOLATE_FREEPAGES, FAST_ISOLATE_FREEPAGES = Said.ISOLATE_FREEPAGES.value, Said.FAST_ISOLATE_FREEPAGES.value
 ISOLATED_BLOCK, ROTATED_FIRST = Said.ISOLATED.value, Said.ROTATED_FIRST.value
 
@@ -59,7 +60,8 @@ def take_block(mem: Memory, c: Compact, row: I) -> I:
     index, zone, cpu = np.uint64(row), np.uint64(control.zone), np.uint64(control.cpu)
     order = np.uint64(mem.pages[index].state) & ORDER_BITS
     n_pages = np.int64(ONE << order)
-    if not watermark_ok(mem, zone, ZERO, np.int64(mem.zones[zone].watermark[MIN]) + n_pages, ZERO, ALLOC_CMA):
+    mark = np.int64(mem.zones[zone].watermark[MIN]) + n_pages
+    if block_type(mem, index) != ISOLATE and not watermark_ok(mem, zone, ZERO, mark, ZERO, ALLOC_CMA):
         return np.int64(0)
     isolate_free_page(mem, index, cpu)
     hold_target(mem, c, index, order)
@@ -76,6 +78,7 @@ def scan_block(mem: Memory, c: Compact, row: I, end: I, stride: I) -> tuple[I, I
     isolate_freepages_block()
     """
     control = c.control[0]
+    counts = bool(mem.params.features & COUNTS_PAGES)
     first, scanned, taken = row, np.int64(0), np.int64(0)
     while row < end:
         scanned += 1
@@ -92,7 +95,7 @@ def scan_block(mem: Memory, c: Compact, row: I, end: I, stride: I) -> tuple[I, I
             row += n_pages - 1
         elif state & KIND_BITS == USED and row + n_pages <= end:
             row += n_pages - 1
-            scanned += n_pages - 1
+            scanned += n_pages - 1 if counts else np.int64(0)
         row += stride
     row = min(row, end)
     control.free_scanned += scanned
@@ -227,7 +230,8 @@ def fall_back(mem: Memory, c: Compact, highest: I, least: I) -> I:
         return np.int64(-1)
     control.free = least
     end = min(first_of_block(mem, least) + pageblock_pages(mem), zone_end(mem, c))
-    if whole_block(mem, c, least, end) and is_target_block(mem, c, least):
+    any_block = not mem.params.features & LARGE_FOLIOS
+    if whole_block(mem, c, least, end) and (any_block or is_target_block(mem, c, least)):
         return least
     return np.int64(-1)
 
@@ -237,6 +241,7 @@ def search_orders(mem: Memory, c: Compact, low: I, least: I, limit: I) -> tuple[
     """One list after the other until a block is isolated: (row or -1, highest row seen, pages scanned, pages taken)."""
     control = c.control[0]
     found, highest, n_scanned, n_taken = np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)
+    counts = bool(mem.params.features & COUNTS_PAGES)
     order = np.int64(control.search_order)
     while found < 0 and order >= 0:
         if mem.zones[control.zone].nr_free[np.uint64(order)] != ZERO:
@@ -249,7 +254,7 @@ def search_orders(mem: Memory, c: Compact, low: I, least: I, limit: I) -> tuple[
                 if taken == 0:  # refused: this search is over
                     found = np.int64(-1)
                     order = np.int64(control.search_order) + 1
-            if control.nr_free >= control.nr_migrate:
+            if counts and control.nr_free >= control.nr_migrate:
                 break
             if more:
                 limit = max(np.int64(1), limit >> 1)
@@ -326,7 +331,8 @@ def compaction_alloc(mem: Memory, c: Compact, order: U) -> U:
     mem.pages[index].state = USED | order
     mem.pages[index].refcount = ONE
     control.nr_free -= np.int64(ONE << order)
-    control.nr_migrate -= np.int64(ONE << order)
+    if mem.params.features & LARGE_FOLIOS:  # before, all of the batch is wanted anew
+        control.nr_migrate -= np.int64(ONE << order)
     return index
 
 
@@ -339,7 +345,8 @@ def compaction_free(mem: Memory, c: Compact, index: U, order: U) -> None:
     mem.pages[index].refcount = ZERO
     link_after(mem, index, private_list(mem, np.uint64(control.slot), order))
     control.nr_free += np.int64(ONE << order)
-    control.nr_migrate += np.int64(ONE << order)
+    if mem.params.features & LARGE_FOLIOS:
+        control.nr_migrate += np.int64(ONE << order)
 
 
 @inlined

@@ -6,24 +6,45 @@ mm/compaction.c (__reset_isolation_pfn, __reset_isolation_suitable, reset_isolat
 import numpy as np
 
 from memmodel.jit import inlined, kernel, never_inline, outlined
-from memmodel.kernels.compact_control import LRU, MOVABLE, SKIP, first_of_block, pageblock_pages, skips
-from memmodel.kernels.freelist import FREE, ORDER_BITS, block_type
+from memmodel.kernels.buddy import USED
+from memmodel.kernels.compact_control import (
+    LRU,
+    MOVABLE,
+    SKIP,
+    fills_block,
+    first_of_block,
+    pageblock_pages,
+    skips,
+)
+from memmodel.kernels.freelist import FREE, ONE, block_type
 from memmodel.kernels.pageblock import KIND_BITS
-from memmodel.state.layout import Kind, Memory
+from memmodel.state.layout import Memory
 
 U = np.uint64
 I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
-USED = np.uint64(Kind.USED << 4)
 SAMPLES = 8  # every 8th page of a pageblock is looked at
+
+
+@inlined
+def is_on_lru(mem: Memory, index: U) -> bool:
+    """PageLRU(): of a tail it is the head's."""
+    order = ZERO
+    while order <= mem.params.max_order:
+        head = mem.pages[index & ~((ONE << order) - ONE)]
+        if head.state == USED | order:
+            return bool(np.uint64(head.pg_flags) & LRU)
+        order += ONE
+    return False
 
 
 @inlined
 def is_worth_it(mem: Memory, row: I, source: bool, target: bool) -> bool:
     """Whether a page that could move, or a free block, is among those looked at."""
-    sample = mem.pages[np.uint64(row)]
-    movable = source and bool(np.uint64(sample.pg_flags) & LRU)
-    return movable or (target and bool(np.uint64(sample.state) & KIND_BITS == FREE))
+    index = np.uint64(row)
+    if target and np.uint64(mem.pages[index].state) & KIND_BITS == FREE:
+        return True
+    return source and is_on_lru(mem, index)
 
 
 @inlined
@@ -33,8 +54,7 @@ def clears_hint(mem: Memory, zone: U, row: I, source: bool, target: bool) -> boo
     if row < start or row >= end:
         return False
     index = np.uint64(row)
-    state = np.uint64(mem.pages[index].state)
-    if state & KIND_BITS == USED and state & ORDER_BITS >= mem.params.pageblock_order:
+    if fills_block(mem, row):
         return False
     if source and target and not skips(mem, row):
         return True
@@ -82,5 +102,5 @@ def reset_hints(mem: Memory, zone: U) -> None:
 def reset_isolation_suitable(mem: Memory, node: U) -> None:
     """All zones of a node, when its kswapd goes to sleep."""
     for number in range(mem.zones.size):
-        if mem.zones[number].node == node and mem.zones[number].managed > ZERO:
+        if mem.zones[number].node == node and mem.zones[number].present > ZERO:
             reset_hints(mem, np.uint64(number))

@@ -18,6 +18,7 @@ from memmodel.kernels.compact_control import (
     Compact,
     Said,
     advance_cached_migrate,
+    fills_block,
     first_of_block,
     pageblock_pages,
     say,
@@ -28,13 +29,14 @@ from memmodel.kernels.compact_control import (
     worth_looking,
     zone_start,
 )
-from memmodel.kernels.compact_free import LARGE_FOLIOS
+from memmodel.kernels.compact_free import COUNTS_PAGES, LARGE_FOLIOS
 from memmodel.kernels.freelist import CMA, FREE, ONE, ORDER_BITS, block_type, free_list
 from memmodel.kernels.isolation import rotate_behind
 from memmodel.kernels.lru import isolate_folio, put_back_folio
 from memmodel.kernels.migration_folio import DIRTY, HUGETLB, INACCESSIBLE, NO_MIGRATE, WRITEBACK, bits_of
 from memmodel.kernels.migration_job import Mode
 from memmodel.kernels.pageblock import KIND_BITS
+from memmodel.kernels.watermark import ALLOC_CMA
 from memmodel.state.layout import Feature, FolioBit, Memory, PageFlag
 
 U = np.uint64
@@ -43,7 +45,7 @@ ZERO = np.uint64(0)
 ASYNC, SYNC = Mode.ASYNC.value, Mode.SYNC.value
 FILE = np.uint64(FolioBit.FILE)
 ANON = np.uint64(PageFlag.ANON)
-COUNTS_PAGES, ANY_SOURCES = np.uint64(Feature.COMPACTION_COUNTS_PAGES), np.uint64(Feature.PAGEBLOCK_ORDER_SOURCES)
+ANY_SOURCES = np.uint64(Feature.PAGEBLOCK_ORDER_SOURCES)
 PASSED, STAYS, MOVES = range(3)
 ISOLATE_MIGRATEPAGES, ROTATED_LAST = Said.ISOLATE_MIGRATEPAGES.value, Said.ROTATED_LAST.value
 
@@ -60,26 +62,29 @@ def like_movable(mem: Memory, c: Compact) -> bool:
 def is_source_block(mem: Memory, c: Compact, row: I) -> bool:
     """Whether the pageblock may be emptied (suitable_migration_source).
 
-    Not one that a compound page fills, nor for a request that cannot wait one of another type.
+    Not one that a compound page fills, nor for a request that cannot wait one of another type; since 7.2 none of a CMA
+    area for a request that may not use it.
     """
     control = c.control[0]
-    index = np.uint64(row)
-    state = np.uint64(mem.pages[index].state)
-    if state & KIND_BITS == USED and state & ORDER_BITS >= mem.params.pageblock_order:
+    if fills_block(mem, row):
         return False
-    if control.mode != ASYNC or not control.direct:
+    if not control.direct:
         return True
-    migratetype = block_type(mem, index)
+    migratetype = block_type(mem, np.uint64(row))
+    if mem.params.features & ANY_SOURCES and migratetype == CMA and not np.uint64(control.alloc_flags) & ALLOC_CMA:
+        return False
+    if control.mode != ASYNC:
+        return True
     if like_movable(mem, c):
         return bool(migratetype == MOVABLE) or bool(migratetype == CMA)
     return bool(migratetype == control.migratetype)
 
 
 @inlined
-def too_large(mem: Memory, c: Compact, order: U) -> bool:
-    """Whether a compound page stays where it is (skip_isolation_on_order); until 6.9 every one does."""
+def too_large(mem: Memory, c: Compact, index: U, order: U) -> bool:
+    """Whether a compound page stays where it is (skip_isolation_on_order); until 6.9 every one does, hugetlb's ever."""
     control = c.control[0]
-    if not mem.params.features & LARGE_FOLIOS or order >= mem.params.pageblock_order:
+    if not mem.params.features & LARGE_FOLIOS or order >= mem.params.pageblock_order or bits_of(mem, index) & HUGETLB:
         return True
     return bool(control.order != ALL_ORDERS) and bool(np.int64(order) >= control.order)
 
@@ -128,7 +133,7 @@ def what_is_here(mem: Memory, c: Compact, index: U) -> tuple[int, I]:
     if state & KIND_BITS == FREE:
         return PASSED, n_pages
     used = bool(state & KIND_BITS == USED)
-    if used and order > ZERO and too_large(mem, c, order):
+    if used and order > ZERO and too_large(mem, c, index, order):
         return STAYS, n_pages
     if not used or not np.uint64(page.pg_flags) & LRU or not may_move(mem, c, index):
         return STAYS, np.int64(1)
@@ -136,8 +141,18 @@ def what_is_here(mem: Memory, c: Compact, index: U) -> tuple[int, I]:
 
 
 @inlined
+def begins_block(mem: Memory, c: Compact, row: I) -> bool:
+    """Whether a scan from here looks at the hint; before 6.6 not in a pageblock amid which the zone begins."""
+    partly = bool(mem.params.features & COUNTS_PAGES) and bool(row == zone_start(mem, c))
+    return bool(row == first_of_block(mem, row)) or partly
+
+
+@inlined
 def takes_mark(mem: Memory, c: Compact, first: I) -> bool:
-    """The hint of a pageblock is set as soon as a folio of it is taken; False if somebody else has set it meanwhile."""
+    """The hint of a pageblock is set as soon as a folio of it is taken; False if somebody else has set it meanwhile.
+
+    Before 6.6 only if that is its first page.
+    """
     control = c.control[0]
     if control.ignore_skip:
         return True
@@ -192,8 +207,8 @@ def isolate_block(mem: Memory, c: Compact, first: I, end: I) -> None:
     control = c.control[0]
     fails = bool(control.direct) and control.mode == ASYNC
     counts = bool(mem.params.features & COUNTS_PAGES)
-    unmarked = bool(first == first_of_block(mem, first)) or bool(first == zone_start(mem, c))
-    if unmarked and counts and not worth_looking(mem, c, first):
+    unmarked = begins_block(mem, c, first)
+    if unmarked and not worth_looking(mem, c, first):
         finish_scan(mem, c, first, end, end, np.int64(1), False)
         return
     marks = True
@@ -208,8 +223,8 @@ def isolate_block(mem: Memory, c: Compact, first: I, end: I) -> None:
         scanned += n_pages if counts or what == MOVES else np.int64(1)
         if what == MOVES and marks:
             marks = False
-            if unmarked and not takes_mark(mem, c, first):
-                row = end
+            if unmarked and (counts or row == first) and not takes_mark(mem, c, first):
+                row, scanned = end, scanned - (n_pages - 1)
                 unmarked = False
                 break
             unmarked = False
@@ -301,8 +316,8 @@ def isolate_migratepages(mem: Memory, c: Compact) -> bool:
     first = max(first_of_block(mem, row), zone_start(mem, c))
     end = first_of_block(mem, row) + size
     while end <= control.free:
-        at_start = bool(row == first_of_block(mem, row)) or bool(row == zone_start(mem, c))
-        looked_at = whole_block(mem, c, first, end) and (not at_start or found or worth_looking(mem, c, first))
+        again = not begins_block(mem, c, row)
+        looked_at = whole_block(mem, c, first, end) and (again or found or worth_looking(mem, c, first))
         if looked_at:
             if is_source_block(mem, c, first):
                 isolate_block(mem, c, row, end)

@@ -168,7 +168,10 @@ def suits_kcompactd(mem: Memory, task: Compactor, zone: U) -> bool:
 
 @kernel
 def compact_for_kcompactd(mem: Memory, task: Compactor, zones: Any, results: Any) -> None:
-    """kcompactd_do_work(): the zones of a node, ascending; how each run ended, at the zone's row of `results`."""
+    """kcompactd_do_work(): the zones of a node, ascending; how each run ended, at the zone's row of `results`.
+
+    One struct compact_control serves them all: once a whole zone was gone through, the next ones are.
+    """
     control = task.compact.control[0]
     order = np.uint64(control.order)
     mem.vmstat[COMPACT_DAEMON_WAKE] += 1
@@ -176,7 +179,6 @@ def compact_for_kcompactd(mem: Memory, task: Compactor, zones: Any, results: Any
         zone = np.uint64(zones[place])
         if deferred(mem, zone, order) or not suits_kcompactd(mem, task, zone):
             continue
-        control.whole_zone = ZERO
         result = compact_zone(mem, task, zone)
         results[zone] = result
         if result == SUCCESS:

@@ -146,6 +146,19 @@ def is_hugetlb(mem: Memory, head: U) -> bool:
     return slot != NONE and bool(np.uint64(mem.folios[slot].bits) & HUGETLB)
 
 
+@kernel
+def count_parts(mem: Memory) -> int:
+    """Folios that there would be more if all large ones below the pageblock's order were split."""
+    n_parts = np.int64(0)
+    for slot in range(mem.slots[1]):
+        index = mem.folios[slot].index
+        if index != NONE:
+            order = np.uint64(mem.pages[index].state) & ORDER_BITS
+            if order < mem.params.pageblock_order:
+                n_parts += np.int64(ONE << order) - 1
+    return int(n_parts)
+
+
 @inlined
 def forget_folio(mem: Memory, index: U) -> None:
     """Give back the slot of a folio, if one begins here."""

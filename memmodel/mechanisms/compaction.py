@@ -10,6 +10,7 @@ from memmodel.errors import InputError, one_of
 from memmodel.kernels import compact_run as kernels
 from memmodel.kernels.buddy import count_free
 from memmodel.kernels.compact_control import ALL_ORDERS, CLUSTER_MAX, Compact, control_dtype, said_dtype
+from memmodel.kernels.folios import count_parts
 from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.migration_job import Mode
 from memmodel.kernels.thp_faults import Fault, fault_many
@@ -21,7 +22,7 @@ from memmodel.mechanisms.request import requested
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.fragmentation import fragmentation_score_node
-from memmodel.state.layout import NONE, MigrateType, Vmstat, ZoneType
+from memmodel.state.layout import NONE, NR_ORDERS, MigrateType, Vmstat, ZoneType
 from memmodel.state.machine import Handles, Machine
 
 __all__ = [
@@ -70,12 +71,20 @@ def compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
     """
     if np.any(mem.state.ue_pages) and "migration_mc_copy" not in mem.geometry.features:
         raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
-    mem.reserve_folios(mem.geometry.pageblock_nr_pages)
+    mem.reserve_folios(room_for_parts(mem))
     key = ("compactor", int(cpu))
     if key not in mem.requests:
         mem.requests[key] = _new_compactor(mem, cpu)
     task: kernels.Compactor = mem.requests[key]
     return task
+
+
+def room_for_parts(mem: Machine) -> int:
+    """Folios that come of splitting every large one that finds no target; those of a pageblock never move."""
+    zones, live = mem.state.zones, int(mem.state.slots[0])
+    free = int((zones["nr_free"] << np.arange(NR_ORDERS, dtype=np.uint64)).sum()) + int(mem.state.pcp["count"].sum())
+    most = int(zones["managed"].sum()) + int(zones["beyond_managed"].sum()) - free - live
+    return most if most <= mem.geometry.pageblock_nr_pages else int(count_parts(mem.state))
 
 
 def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
@@ -321,9 +330,9 @@ def _node(mem: Machine, node: int) -> int:
 
 
 def _populated(mem: Machine, node: int) -> list[int]:
-    """Rows of a node's zones with managed pages, ascending by type."""
+    """Rows of a node's zones with pages, ascending by type (populated_zone)."""
     zones = mem.state.zones
-    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["managed"] > 0))
+    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["present"] > 0))
     return sorted(rows.tolist(), key=lambda row: int(zones["zone_type"][row]))
 
 
@@ -365,10 +374,11 @@ def fault_compacting(mem: Machine, count: int, *, node: int = 0, cpu: int = 0) -
     local, everywhere = parse_gfp(f"{flags}|__GFP_THISNODE|__GFP_NORETRY"), parse_gfp(flags)
     here, here_request = requested(mem, local, order, node, True)
     anywhere, request = requested(mem, everywhere, order, node, True)
-    mem.reserve_folios(min(handles.size, mem.pfns.n_pages >> order))
     bits = {"direct": 1, "highest": int(request.highest), "alloc_flags": int(request.slow)}
     hurried = prepare(mem, on_cpu, order, Mode.ASYNC, int(request.migratetype), **bits)
     patient = hurried._replace(job=hurried.job._replace(mode=np.uint64(Mode.SYNC_LIGHT)))
+    parts = 1 << order if order < mem.geometry.pageblock_order else 1  # of what is faulted in
+    mem.reserve_folios(room_for_parts(mem) + parts * min(handles.size, mem.pfns.n_pages >> order))
     fault = Fault(here, anywhere, here_request, request, hurried, patient, on_cpu)
     fault_many(mem.state, fault, handles)
     n_huge = int(np.count_nonzero(handles >= 0))

@@ -241,12 +241,16 @@ def _job(
     if room > indices.size:
         mem.reserve_folios(room - indices.size)
     stream = bool(mem.state.contents.size) and n_pages << mem.geometry.page_shift >= STREAM_FROM_BYTES
-    pmd_pages = 1 << mem.geometry.hpage_pmd_order
-    batch_pages = pmd_pages if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
+    batch_pages = max_batch(mem) if batch is None else whole_number(batch, "batch", 1, mem.pfns.n_pages)
     job = new_job(mem, asked, node, room, cpu, rule, stream=stream, batch_pages=batch_pages)
     job.rows[: indices.size] = indices
     job.sizes[len(List)] = indices.size
     return job
+
+
+def max_batch(mem: Machine) -> int:
+    """NR_MAX_BATCHED_MIGRATION: a huge page, 512 without CONFIG_TRANSPARENT_HUGEPAGE."""
+    return 1 << mem.geometry.hpage_pmd_order if mem.geometry.transparent_hugepage else 512
 
 
 def survives_errors(mem: Machine, rule: CopyRule) -> bool:
@@ -296,7 +300,7 @@ def new_job(  # noqa: PLR0913 - who asks, where, and how
         rule,
         cpu,
         np.uint64(Mode[asked.mode.upper()]),
-        np.uint64(1 << mem.geometry.hpage_pmd_order if batch_pages is None else batch_pages),
+        np.uint64(max_batch(mem) if batch_pages is None else batch_pages),
         np.uint64(mem.geometry.hpage_pmd_order),
         np.uint64(mem.geometry.transparent_hugepage),
         np.uint64(asked.splits),

@@ -87,7 +87,7 @@ class Compaction(SourceScanner, FreeScanner, Mover):
     """
 
     def __init__(self, compactor, zone, order, mode, *, cpu=0, direct=False, migratetype=UNMOVABLE, **options):
-        self.allocator, self.pages = compactor.allocator, compactor.pages
+        self.compactor, self.allocator, self.pages = compactor, compactor.allocator, compactor.pages
         self.unevictable_allowed = compactor.unevictable_allowed
         self.zone, self.memory = zone, compactor.memory_of(zone)
         self.order, self.mode, self.cpu, self.direct, self.migratetype = order, mode, cpu, direct, migratetype
@@ -105,7 +105,8 @@ class Compaction(SourceScanner, FreeScanner, Mover):
         self.sources = deque()  # (pfn, order), the next to move first
         self.held = {}  # order -> deque of isolated free blocks
         self.n_free = self.n_wanted = 0  # pages in `held`; pages of `sources` that have no target yet
-        self.search_order, self.fast_search_fail, self.fast_start = order, 0, 0
+        self.search_order, self.fast_search_fail = options.get("search", (order, 0))
+        self.fast_start = 0
         self.finish_block = self.keep_equal = self.drain_next = False
 
     def has(self, feature):
@@ -169,9 +170,7 @@ class Compaction(SourceScanner, FreeScanner, Mover):
     def once(self):
         """Isolate and move one batch, and the rest of its pageblock if some of it failed; a Status ends the run."""
         while True:
-            if not (yield from self.isolate_sources()):
-                self.put_back()
-                return Status.CONTENDED
+            yield from self.isolate_sources()
             if not self.sources:
                 if self.keep_equal:
                     self.memory.cached_migrate[1] = self.memory.cached_migrate[0]
@@ -184,6 +183,8 @@ class Compaction(SourceScanner, FreeScanner, Mover):
             captured = self.capture is not None and self.capture.pfn is not None
             contended = out and not self.scanners_met()
             again = bool(self.sources) and not contended and self.may_rescan()
+            if self.sources and not contended and not self.has("compaction_rescans"):
+                self.leave_chunk()
             self.drain_next = not (contended or again or captured) and self.drain_is_due()
             yield "migratepages", n_moved, n_taken - n_moved
             self.put_back()
@@ -192,10 +193,18 @@ class Compaction(SourceScanner, FreeScanner, Mover):
             if not again:
                 return Status.SUCCESS if captured else None
             self.finish_block = True
-            if self.order == self.allocator.pcp_of(self.zone, self.cpu).hpage_pmd_order:
+            if self.order == self.compactor.huge_order(self.zone, self.cpu):
                 self.last_migrated = 0
 
+    def leave_chunk(self):
+        """Before 6.6 a request that cannot wait leaves out the rest of the chunk in which a page stayed."""
+        if self.direct and self.mode == ASYNC:
+            self.migrate_pfn = (self.migrate_pfn - 1 | (1 << self.order) - 1) + 1
+            self.last_migrated = 0
+
     def may_rescan(self):
+        if not self.has("compaction_rescans"):
+            return False
         inside = self.migrate_pfn != self.zone.block_of(self.migrate_pfn)
         return inside and not self.ignore_skip and not self.finish_block and self.mode != SYNC
 

@@ -24,7 +24,7 @@ class FreeScanner:
             pfn = self.split_held(order)
         if pfn is not None:
             self.n_free -= 1 << order
-            self.n_wanted -= 1 << order
+            self.want(-1 << order)
         return pfn
 
     def split_held(self, order):
@@ -42,9 +42,14 @@ class FreeScanner:
         """An unused target returns to the head of its list (compaction_free); no page is freed, though it looks so."""
         self.held_list(order).appendleft(pfn)
         self.n_free += 1 << order
-        self.n_wanted += 1 << order
+        self.want(1 << order)
         if self.has("large_folio_compaction"):
             yield "fictitious", pfn
+
+    def want(self, n_pages):
+        """Before 6.10 a search goes for as many pages as all sources have, whatever is served already."""
+        if self.has("large_folio_compaction"):
+            self.n_wanted += n_pages
 
     def held_list(self, order):
         return self.held.setdefault(order, deque())
@@ -145,7 +150,7 @@ class FreeScanner:
                     break
                 pfn += (1 << order) - 1
             elif pfn in pages.orders and pfn + (1 << pages.orders[pfn]) <= end:
-                n_scanned += (1 << pages.orders[pfn]) - 1
+                n_scanned += ((1 << pages.orders[pfn]) - 1) * self.has("compaction_counts_pages")
                 pfn += (1 << pages.orders[pfn]) - 1
             pfn += stride
         pfn = min(pfn, end)
@@ -175,7 +180,8 @@ class FreeScanner:
                 around = self.free_pfn = search.highest
             elif at_start and self.direct:
                 self.free_pfn = lowest
-                around = lowest if zone.spans(lowest) and self.suitable_target(lowest) else None
+                fits = not self.has("large_folio_compaction") or self.suitable_target(lowest)
+                around = lowest if zone.spans(lowest) and fits else None
         if search.highest and search.highest >= memory.cached_free:
             memory.cached_free = search.highest - zone.pageblock_nr_pages
         if around is not None:
@@ -237,9 +243,10 @@ class TargetSearch:
             yield "isolated", pfn, order
             self.n_taken = 1 << order
             self.n_scanned += self.n_taken - 1
-        elif pfn is not None:
-            self.next_order(run.search_order + 1)
-        if pfn is not None or (run.has("large_folio_compaction") and run.enough()):
+        if run.has("compaction_counts_pages") and run.enough():
+            return True
+        if pfn is not None:  # the search is over, but where the next one begins moves on
+            self.next_order(order if self.taken is not None else run.search_order + 1)
             return True
         if n_visited >= self.limit:
             self.limit = max(1, self.limit >> 1)

@@ -12,22 +12,27 @@ class SourceScanner:
     """The migration scanner: ascending."""
 
     def isolate_sources(self):
-        """Take pages of the next pageblock that has some to `sources`; False if its scan was given up."""
+        """Take pages of the next pageblock that has some to `sources`."""
         zone = self.zone
         start, found = yield from self.find_source_block()
         end = zone.block_of(start) + zone.pageblock_nr_pages
         while end <= self.free_pfn:
             first = max(end - zone.pageblock_nr_pages, zone.start_pfn)
-            if not zone.spans(end - 1) or (start == first and not found and self.skips(first)):
+            if not zone.spans(end - 1) or (self.looks_at_hint(start) and not found and self.skips(first)):
                 pass
             elif self.suitable_source(first):
-                return (yield from self.scan_for_sources(start, end))
+                yield from self.scan_for_sources(start, end)
+                return
             else:
                 self.advance_cached_migrate(end)
             found = False
             self.migrate_pfn = start = end
             end += zone.pageblock_nr_pages
-        return True
+
+    def looks_at_hint(self, pfn):
+        """Before 6.6 not in a pageblock amid which the zone begins."""
+        starts = self.has("compaction_counts_pages") and pfn == self.zone.start_pfn
+        return starts or pfn == self.zone.block_of(pfn)
 
     def suitable_source(self, pfn):
         """suitable_migration_source: asynchronous requests keep to pageblocks of their own type."""
@@ -54,7 +59,7 @@ class SourceScanner:
     # -- one pageblock -------------------------------------------------------------------------------------------
 
     def scan_for_sources(self, start, end):
-        """isolate_migratepages_block over [start, end); False if the pageblock was to be skipped."""
+        """isolate_migratepages_block over [start, end)."""
         scan = SourceScan(self, start, end)
         scan.walk()
         if scan.pfn == end and (not scan.n_taken or self.finish_block):
@@ -62,9 +67,8 @@ class SourceScanner:
                 self.memory.skip.add(self.zone.block_of(start))
             self.advance_cached_migrate(end)
         self.migrate_pfn = scan.pfn
-        self.drain_next = not scan.n_taken and not scan.aborted and self.drain_is_due()
+        self.drain_next = not scan.n_taken and self.drain_is_due()
         yield "isolate_migratepages", start, scan.pfn, scan.n_scanned, scan.n_taken
-        return not scan.aborted
 
     def look_at(self, pfn):
         """(order of what the scanner passes at once, is it free, is it to be taken?)."""
@@ -127,6 +131,8 @@ class SourceScanner:
             if self.fast_start is not None:
                 self.fast_start = min(self.fast_start or found, found)
             self.fast_search_fail = 0
+            if not self.has("compaction_counts_pages"):
+                self.memory.skip.add(zone.block_of(found))
             return max(zone.block_of(found), zone.start_pfn), True
         self.fast_search_fail += 1
         if self.fast_start:
@@ -147,6 +153,7 @@ class SourceScanner:
                 break
             for pfn in list(self.zone.list_of(order, MOVABLE)):
                 n_scanned += 1
+                self.compactor.n_searched += 1
                 if n_scanned > limit:
                     yield from self.rotate_behind(pfn, order)
                     break
@@ -167,9 +174,10 @@ class SourceScan:
     """
 
     def __init__(self, run, start, end):
-        self.run, self.pfn, self.end = run, start, end
-        self.whole = start in (run.zone.block_of(start), run.zone.start_pfn)
-        self.touched = self.aborted = False  # touched: the skip bit was looked at when the first page was taken
+        self.run, self.start, self.pfn, self.end = run, start, start, end
+        self.whole = run.looks_at_hint(start)
+        self.counts = run.has("compaction_counts_pages")
+        self.touched = False  # the skip bit was looked at when the first page was taken
         self.n_scanned = self.n_taken = 0
         self.chunks = run.direct and run.mode == ASYNC
         self.boundary = self.chunk_end()
@@ -178,13 +186,16 @@ class SourceScan:
         return (self.pfn | ((1 << max(self.run.order, 0)) - 1)) + 1
 
     def walk(self):
+        if self.whole and self.run.skips(self.pfn):
+            self.pfn, self.n_scanned, self.whole = self.end, 1, False
+            return
         while self.pfn < self.end:
             if self.chunks and self.pfn >= self.boundary:
                 if self.n_taken:
                     break
                 self.boundary = self.chunk_end()
             order, free, takes = self.run.look_at(self.pfn)
-            self.n_scanned += 1 << order
+            self.n_scanned += 1 << order if self.counts else 1
             if not takes:
                 self.pass_by(order, free)
             elif not self.take(order):
@@ -196,9 +207,10 @@ class SourceScan:
         run = self.run
         if self.whole and not self.touched:
             self.touched = True
-            if run.test_and_set_skip(self.pfn) and not run.finish_block:
+            marks = self.counts or self.pfn == self.start
+            if marks and run.test_and_set_skip(self.pfn) and not run.finish_block:
                 self.n_scanned -= (1 << order) - 1
-                self.pfn, self.aborted = self.end, True
+                self.pfn = self.end
                 return False
         run.take_source(self.pfn, order)
         self.n_taken += 1 << order

@@ -80,7 +80,8 @@ class Pages:
     """The folios in use, by their first pfns; `lru` is a LruState. A page of no set is anonymous memory or shmem.
 
     `fixed`: page cache that never moves (ramfs: dirty, unevictable, without a migrate_folio). `pinned`: more
-    references than mappings. `anon`: no page cache. `moves` logs (source, target, order) if set.
+    references than mappings. `anon`: no page cache. `moves` logs (source, target, order) if set, and (pfn, None, order)
+    of a folio that is split.
     """
 
     lru: object
@@ -118,6 +119,17 @@ class Pages:
                 kind.add(target)
         self.make_compound(target, order)
         self.forget(source, order)
+
+    def split(self, pfn, order):
+        """Single pages of the same kind."""
+        if self.moves is not None:
+            self.moves.append((pfn, None, order))
+        pages = range(pfn, pfn + (1 << order))
+        for kind in self.kinds():
+            if pfn in kind:
+                kind.update(pages)
+        del self.orders[pfn]
+        self.tails.difference_update(pages)
 
     def head_of(self, pfn):
         """(first pfn, order) of the compound page that holds the pfn, or None."""

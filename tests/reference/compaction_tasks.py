@@ -38,9 +38,23 @@ class Compactor:
         self.proactiveness = proactiveness  # vm.compaction_proactiveness
         self.unevictable_allowed = unevictable_allowed  # vm.compact_unevictable_allowed
         self.kswapd_runs = False
+        self.hpage_pmd_order = None  # that of the per-CPU lists
+        self.batch_pages = 512  # NR_MAX_BATCHED_MIGRATION
+        self.n_searched = 0  # entries of free lists that searches for sources have looked at
 
     def memory_of(self, zone):
         return self.memory[id(zone)]
+
+    def huge_order(self, zone, cpu=0):
+        """Of a page that a PMD maps."""
+        if self.hpage_pmd_order is not None:
+            return self.hpage_pmd_order
+        return self.allocator.pcp_of(zone, cpu).hpage_pmd_order
+
+    def take_searched(self):
+        """No event tells them."""
+        n_searched, self.n_searched = self.n_searched, 0
+        return n_searched
 
     def zones_of(self, node):
         """Ascending; zones of machines with one node do not say theirs."""
@@ -78,7 +92,7 @@ class Compactor:
 
     def score(self, zone):
         """Per cent of the free pages that are in blocks too small for a huge page (extfrag_for_order)."""
-        huge = self.allocator.pcp_of(zone, 0).hpage_pmd_order
+        huge = self.huge_order(zone)
         sizes = [(order, len(blocks) << order) for (order, _), blocks in zone.lists.items()]
         n_free = sum(n_pages for _, n_pages in sizes)
         n_suitable = sum(n_pages >> huge for order, n_pages in sizes if order >= huge) << huge
@@ -176,19 +190,23 @@ class CompactionTask:
         return status if capture.pfn is None else Status.SUCCESS
 
     def kcompactd(self, order, highest_zone, node=0):
-        """kcompactd_do_work."""
+        """kcompactd_do_work; what a run leaves in its struct compact_control the next zone's finds there."""
+        kept = {"highest_zone": highest_zone, "drains_at_end": True}
         for zone in self.compactor.zones_of(node):
             if zone.index > highest_zone or (yield from self.deferred(zone, order)):
                 continue
             if (yield from self.compactor.suit(zone, order)) != Status.CONTINUE:
                 continue
-            status = yield from self.compact_zone(zone, order, SYNC_LIGHT, drains_at_end=True)
+            status = yield from self.compact_zone(zone, order, SYNC_LIGHT, **kept)
+            kept["search"] = self.run.search_order, self.run.fast_search_fail
+            kept["whole_zone"] = self.run.whole_zone
             memory = self.memory_of(zone)
             if status == Status.SUCCESS:
                 memory.defer_reset(order, allocated=False)
                 yield "defer_reset", *memory.deferral(zone, order)
             elif status in FAILED:
                 self.run.drain_next = False
+                self.compactor.allocator.run_on(self.cpu)
                 yield "drain", self.compactor.allocator.drain_all(zone)
                 memory.defer(order)
                 yield "defer", *memory.deferral(zone, order)

@@ -88,7 +88,9 @@ class World:
         return sorted([*self.pages.lru.pages, *waiting])
 
     def kinds(self):
-        return [len(kind) for kind in self.pages.kinds()], Counter(self.pages.orders.values())
+        """Pages of each: folios may be split."""
+        orders = self.pages.orders
+        return [sum(1 << orders.get(pfn, 0) for pfn in kind) for kind in self.pages.kinds()]
 
     def note(self, event):
         self.events[event[0]] += 1 << event[2] if event[0] in ("isolated", "released") else 1
@@ -235,7 +237,8 @@ def test_laws__any_machine(seed: int, kernel: str) -> None:
         events(random.choice(calls))
         for source, target, moved in compactor.pages.moves:
             assert twin.used.pop(source) == moved
-            twin.used[target] = moved
+            parts = {target: moved} if target is not None else dict.fromkeys(range(source, source + (1 << moved)), 0)
+            twin.used.update(parts)
         compactor.pages.moves.clear()
         if task.captured is not None:
             twin.used[task.captured] = order
