@@ -115,7 +115,9 @@ def try_split(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U) -> int:
 def split_first(mem: Memory, tlb: Tlb, job: Job, place: U, mode: U, returned: U) -> bool:
     """Whether a folio is not moved but split: one that waits for that, or where huge pages cannot move."""
     thp = job.thp[place]
-    waits = bool(job.splits_partial) and bool(bits_of(mem, job.rows[place]) & PARTIALLY)
+    # The list of folios that wait has none of two pages.
+    may_wait = bool(job.splits_partial) and pages_of(job, place) > 2
+    waits = may_wait and bool(bits_of(mem, job.rows[place]) & PARTIALLY)
     unsupported = thp != 0 and not job.moves_thp
     if not waits and not unsupported:
         return False

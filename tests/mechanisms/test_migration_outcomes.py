@@ -164,6 +164,16 @@ def test_migrate_pages__pages_freed_instead_of_moved_have_no_handle():
     mem.check()
 
 
+@pytest.mark.parametrize(("order", "n_split"), [(0, 0), (1, 0), (2, 1)])
+def test_migrate_pages__partially_mapped_folios_of_more_than_two_pages_are_split(order, n_split):
+    mem = machine(size=SMALL)
+    folio = mm.alloc_pages(mem, order)
+    mm.set_folio(mem, folio, isolated=False, partially_mapped=True)
+    out = mm.migrate_pages(mem, folio, 1)
+    assert (out.rc, out.nr_split, out.nr_succeeded, out.nr_failed) == (0, n_split, 1 << order, 0)
+    mem.check()
+
+
 def test_migrate_pages__numa_balancing_never_splits():
     mem = machine(size=SMALL)
     fill(mem, 1, 600)
