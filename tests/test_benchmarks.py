@@ -18,7 +18,11 @@ METHODS = ("time_", "track_", "peakmem_")
 COVERED_BY = {
     "freelist": "buddy",
     **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task"), "contig"),
+    **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),
+    **dict.fromkeys(("compact_migrate", "compact_run"), "compaction"),
     "pageblock": "fallback",
+    "replay_compaction": "replaying",
+    "thp_faults": "thp_success",
     "reclaiming": "slowpath",
     **dict.fromkeys(("migration_batch", "migration_folio", "migration_job", "migration_old", "tlb"), "migration"),
     **dict.fromkeys(("failure_actions", "failure_unmap", "folio_state", "huge_failure"), "memory_failure"),

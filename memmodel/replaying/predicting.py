@@ -16,6 +16,7 @@ from memmodel.kernels.compact_control import Compact, CompactResult, Said, contr
 from memmodel.kernels.migration_job import Errno, Mode
 from memmodel.kernels.pcp import drain_all_pages
 from memmodel.kernels.replay_state import Course
+from memmodel.mechanisms.migration import max_batch
 from memmodel.state.layout import NONE, NR_ORDERS, MigrateType
 from memmodel.state.machine import Machine
 
@@ -249,7 +250,7 @@ class CompactionTask:
         return rc
 
     def _groups(self, sources: list[int]) -> Iterator[list[int]]:
-        pages, most = self.mem.state.pages, 1 << self.mem.geometry.hpage_pmd_order
+        pages, most = self.mem.state.pages, max_batch(self.mem)
         group: list[int] = []
         n_pages = 0
         for source in sources:

@@ -10,6 +10,7 @@ from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels.freelist import ONE
 from memmodel.mechanisms import slowpath
+from memmodel.mechanisms.policies import ANSWERS
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import NONE, Kind, PageFlag
 from memmodel.state.sizing import Sysctls
@@ -98,7 +99,7 @@ def bend(mem, random):
     mem.state.pages["pg_flags"][random.permutation(on_lists)[kept:]] = 0
 
 
-ACTIONS = st.tuples(st.sampled_from(list(mm.CompactResult)), st.sampled_from([None, None, "free", "capture"]))
+ACTIONS = st.tuples(st.sampled_from(ANSWERS), st.sampled_from([None, None, "free", "capture"]))
 
 
 @pytest.fixture
