@@ -38,7 +38,7 @@ SWAP_CLUSTER_MAX = 32
 Rows = npt.NDArray[np.uint64]
 
 
-ANSWERS = tuple(set(CompactResult) - {CompactResult.NOT_SUITABLE_ZONE, CompactResult.CONTINUE})
+ANSWERS = tuple(sorted(set(CompactResult) - {CompactResult.NOT_SUITABLE_ZONE, CompactResult.CONTINUE}))
 """What a request may be told: the two others are steps on the way."""
 
 
@@ -154,6 +154,7 @@ def ask_compact(mem: Machine, policy: CompactPolicy, request: CompactRequest) ->
         If that is no `Compaction`.
     """
     answer = policy(mem, request)
-    if not isinstance(answer, Compaction) or answer.result not in ANSWERS:
+    told = isinstance(answer, Compaction) and isinstance(answer.result, CompactResult)
+    if not told or answer.result not in ANSWERS:
         raise InputError(f"a compaction policy answers a Compaction, not {answer!r}")
     return answer

@@ -167,6 +167,10 @@ class World:
         else:
             page = self.again()
         self.count("compact_fail" if page is None else "compact_success")
+        if page is not None:  # it was worth it: the next request need not wait
+            zone = self.mem.state.zones[int(self.mem.state.pages["zone"][self.mem.index(self.mem.pfn(page))][0])]
+            zone["blockskip_flush"] = zone["compact_considered"] = zone["compact_defer_shift"] = 0
+            zone["compact_order_failed"] = max(int(zone["compact_order_failed"]), self.order + 1)
         return page, result
 
     # -- plain watermarks ------------------------------------------------------------------------------------------
