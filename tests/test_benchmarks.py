@@ -19,11 +19,15 @@ COVERED_BY = {
     "freelist": "buddy",
     "pageblock": "fallback",
     "reclaiming": "slowpath",
+    **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),
+    **dict.fromkeys(("compact_migrate", "compact_run", "thp_faults"), "compaction"),
     **dict.fromkeys(("migration_batch", "migration_folio", "migration_job", "migration_old", "tlb"), "migration"),
     **dict.fromkeys(("failure_actions", "failure_unmap", "folio_state", "huge_failure"), "memory_failure"),
     **dict.fromkeys(("page_flags", "soft_offline", "unpoison"), "memory_failure"),
     **dict.fromkeys(("allocate", "bulk", "folios", "lru", "pcp", "watermark"), "page_alloc"),
-    **dict.fromkeys(("private_lists", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"),
+    **dict.fromkeys(
+        ("private_lists", "replay_compaction", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"
+    ),
 }
 TINY = {
     "size": "64MiB",
