@@ -24,6 +24,8 @@ COVERED_BY = {
     "replay_compaction": "replaying",
     "thp_faults": "thp_success",
     "reclaiming": "slowpath",
+    **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),
+    **dict.fromkeys(("compact_migrate", "compact_run", "thp_faults"), "compaction"),
     **dict.fromkeys(("migration_batch", "migration_folio", "migration_job", "migration_old", "tlb"), "migration"),
     **dict.fromkeys(("failure_actions", "failure_unmap", "folio_state", "huge_failure"), "memory_failure"),
     **dict.fromkeys(("page_flags", "soft_offline", "unpoison"), "memory_failure"),

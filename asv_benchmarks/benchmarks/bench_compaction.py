@@ -9,8 +9,8 @@ from . import RunOnce, best_of, machine, need_memory, warm_kernels
 
 ZONES = {
     "unmovable": ("GFP_KERNEL", 0.0),  # the migration scanner's alone
-    "used": ("GFP_HIGHUSER_MOVABLE", 0.0),  # a batch of sources for which the free scanner finds nothing
-    "fragmented": ("GFP_HIGHUSER_MOVABLE", 0.5),  # half of it moves
+    "used": ("GFP_HIGHUSER_MOVABLE", 1 / 256),  # enough free pages for the free scanner to look at every frame
+    "fragmented": ("GFP_HIGHUSER_MOVABLE", 0.5),  # a quarter of its pages move
 }
 
 

@@ -18,8 +18,8 @@ SIZES = (4, 6, 6, 7, 7, 10) if JIT_ENABLED else (4, 5)  # plain Python takes its
 N_PAGES = 2000 if JIT_ENABLED else 200
 SETTINGS = settings(
     deadline=None,
-    max_examples=500 if LONG else 25 if JIT_ENABLED else 8,
-    stateful_step_count=30 if LONG else 15,
+    max_examples=500 if LONG else 12 if JIT_ENABLED else 6,
+    stateful_step_count=30 if LONG else 12,
     phases=[phase for phase in Phase if LONG or phase != Phase.shrink],
 )
 

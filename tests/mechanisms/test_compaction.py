@@ -22,7 +22,6 @@ from tests.reference.views import plain_memory, refused
 SMALL = {"arch": "generic", "max_page_order": 5, "page_block_max_order": 4, "transparent_hugepage": False}
 KERNELS = ("6.1", "6.12.117", "7.3")
 N_PAGES = 512
-SIZE = "8MiB" if JIT_ENABLED else "4MiB"  # of machines with huge pages
 COUNTED = ("compact_migrate_scanned", "compact_free_scanned", "compact_isolated", "pgmigrate_success", "pgmigrate_fail")
 SUCCESS, COMPLETE = mm.CompactResult.SUCCESS, mm.CompactResult.COMPLETE
 PARTIAL_SKIPPED, DEFERRED = mm.CompactResult.PARTIAL_SKIPPED, mm.CompactResult.DEFERRED
@@ -216,7 +215,7 @@ def test_run_kcompactd__succeeds():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_run_proactive_compaction__down_to_the_low_mark(kernel):
-    mem = plain_memory(Geometry(arch="generic", kernel=kernel, page_block_max_order=5), SIZE, seed=0)
+    mem = plain_memory(Geometry(arch="generic", kernel=kernel, page_block_max_order=5), "8MiB", seed=0)
     folios = mm.alloc_pages(mem, count=mem.pfns.n_pages)
     drain_lru(mem.state, np.uint64(0))
     mm.free_pages(mem, folios[::2])

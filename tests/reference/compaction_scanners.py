@@ -133,7 +133,8 @@ class SourceScanner:
             self.fast_search_fail = 0
             if not self.has("compaction_counts_pages"):
                 self.memory.skip.add(zone.block_of(found))
-            return max(zone.block_of(found), zone.start_pfn), True
+            start = max(zone.block_of(found), zone.start_pfn)
+            return start, start != self.migrate_pfn
         self.fast_search_fail += 1
         if self.fast_start:
             self.migrate_pfn, self.fast_start = self.fast_start, None
