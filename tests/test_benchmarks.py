@@ -18,11 +18,7 @@ METHODS = ("time_", "track_", "peakmem_")
 COVERED_BY = {
     "freelist": "buddy",
     **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task"), "contig"),
-    **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),
-    **dict.fromkeys(("compact_migrate", "compact_run"), "compaction"),
     "pageblock": "fallback",
-    "replay_compaction": "replaying",
-    "thp_faults": "thp_success",
     "reclaiming": "slowpath",
     **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),
     **dict.fromkeys(("compact_migrate", "compact_run", "thp_faults"), "compaction"),
@@ -31,7 +27,16 @@ COVERED_BY = {
     **dict.fromkeys(("page_flags", "soft_offline", "unpoison"), "memory_failure"),
     **dict.fromkeys(("allocate", "bulk", "folios", "lru", "pcp", "watermark"), "page_alloc"),
     **dict.fromkeys(
-        ("private_lists", "replay_contig", "replay_helpers", "replay_state", "trace_frees", "used"), "replaying"
+        (
+            "private_lists",
+            "replay_compaction",
+            "replay_contig",
+            "replay_helpers",
+            "replay_state",
+            "trace_frees",
+            "used",
+        ),
+        "replaying",
     ),
 }
 TINY = {

@@ -17,12 +17,17 @@ from memmodel.kernels.migration_job import Errno, Mode
 from memmodel.kernels.pcp import drain_all_pages
 from memmodel.kernels.replay_state import Course
 from memmodel.mechanisms.migration import max_batch
-from memmodel.state.layout import NONE, NR_ORDERS, MigrateType
+from memmodel.state.layout import NONE, NR_ORDERS, MigrateType, Vmstat
 from memmodel.state.machine import Machine
 
 __all__ = ["CompactionTask", "Wants"]
 
 ROOM_TO_SAY = 1 << 16
+COUNTED = {
+    "migrate_scanned": Vmstat.COMPACT_MIGRATE_SCANNED,
+    "free_scanned": Vmstat.COMPACT_FREE_SCANNED,
+    "n_isolated": Vmstat.COMPACT_ISOLATED,
+}
 NO_ORDER = np.uint64(NR_ORDERS)
 ENOMEM = Errno.ENOMEM.value
 
@@ -218,6 +223,9 @@ class CompactionTask:
             self.counts["unused blocks released"] += 1
             self._do(kernels.free_released, state, np.uint64(row), self.cpu)
         kernels.end_run(state, self.compact, highest)
+        for name, counter in COUNTED.items():
+            state.vmstat[counter] += int(self.control[name])
+        self.control["n_isolated"] = 0
         self._say(Said.END, int(self.control["migrate"]), int(self.control["free"]), int(status))
         return CompactResult(int(status))
 
@@ -245,6 +253,7 @@ class CompactionTask:
             rc += len(failed)
         yield Wants("migrated")
         n_failed = sum(1 << int(state.pages["state"][row] & 15) for row in stay)
+        state.vmstat[Vmstat.PGMIGRATE_SUCCESS] += int(self.control["n_pages"]) - n_failed
         self._say(Said.MIGRATEPAGES, int(self.control["n_pages"]) - n_failed, n_failed)
         kernels.put_back(state, self.cpu, np.array(stay, np.uint64))
         return rc

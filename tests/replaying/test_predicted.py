@@ -5,6 +5,9 @@ import lzma
 import pytest
 
 import memmodel as mm
+from memmodel.replaying.plan import make_plan
+from memmodel.replaying.replay import Hidden, begin
+from memmodel.replaying.start import read_start
 from memmodel.sources.ftrace import Event, read_trace
 from tests.replaying.recorded import THP, event, lines_of, place_of, recording
 from tests.replaying.test_replay import LINE, exact, stripped
@@ -63,6 +66,35 @@ def test_predicted__recording(name, tmp_path):
         assert predicted(less)[0] < predicted(report)[0] / 100
         assert (less.allocations, less.frees) == (report.allocations, report.frees)
         assert set(less.given) <= {"softirq free past a locked per-CPU list (gtd)"}
+
+
+COUNTERS = ("compact_migrate_scanned", "compact_free_scanned", "compact_isolated", "pgmigrate_success")
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [
+        ("R1-612gt", {}),
+        # One search of the free lists was made while another task had its turn, before which the model has made it.
+        ("R1auto-612gt", {"compact_migrate_scanned": 4}),
+        ("R1-73gt", {}),
+    ],
+)
+def test_predicted__counters(name, off):
+    """What /proc/vmstat counted from the first snapshot to the last."""
+    folder = recording(name)
+    trace = read_trace(folder / "trace.txt.xz")
+    base = read_start(folder / "gt_snap.txt.xz", trace, None, None)
+    plan = make_plan(base.memory, trace, base.first_row, predicts=True)
+    run = begin(base, trace, plan, Hidden(0, True), 0)
+    run.run()
+    first, last = (
+        dict(line.split() for line in (folder / "snap" / label / "vmstat").read_text().splitlines())
+        for label in ("t00", "t14")
+    )
+    mine = run.mem.vmstat()
+    differ = {name: mine[name] - int(last[name]) + int(first[name]) for name in COUNTERS}
+    assert {name: number for name, number in differ.items() if number} == off
 
 
 def test_predicted__direct_compaction():
