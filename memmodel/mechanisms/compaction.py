@@ -16,9 +16,9 @@ from memmodel.kernels.thp_faults import Fault, fault_many
 from memmodel.mechanisms.buddy import MAX_COUNT, whole_number
 from memmodel.mechanisms.huge_pages import pmd_order_of, thp_gfp
 from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
-from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
+from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult, free_snapshot
 from memmodel.mechanisms.request import requested
-from memmodel.mechanisms.tlb import Tlb
+from memmodel.mechanisms.tlb import MAX_MMS, Tlb
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.fragmentation import fragmentation_score_node
 from memmodel.state.layout import NONE, MigrateType, Vmstat, ZoneType
@@ -70,12 +70,20 @@ def compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
     """
     if np.any(mem.state.ue_pages) and "migration_mc_copy" not in mem.geometry.features:
         raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
-    mem.reserve_folios(mem.geometry.pageblock_nr_pages)
+    mem.reserve_folios(_most_parts(mem))
     key = ("compactor", int(cpu))
     if key not in mem.requests:
         mem.requests[key] = _new_compactor(mem, cpu)
     task: kernels.Compactor = mem.requests[key]
     return task
+
+
+def _most_parts(mem: Machine) -> int:
+    """Most folios that one run can make by splitting: each round splits what finds no large target (from 6.10 on)."""
+    if "large_folio_compaction" not in mem.geometry.features:
+        return 0
+    free = sum(free_snapshot(mem, zone) for zone in range(mem.state.zones.size))
+    return max(mem.pfns.n_pages - free - int(mem.state.slots[0]), 0)
 
 
 def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
@@ -84,7 +92,7 @@ def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
     compact = Compact(control.view(np.recarray), np.zeros(room, np.uint64), said.view(np.recarray))
     starts = mem.state.zones["start"].astype(np.int64)
     return kernels.Compactor(
-        tlb=Tlb(mem.geometry, mem.cpus, [[int(cpu)]]).state,
+        tlb=Tlb(mem.geometry, mem.cpus, [[int(cpu)]] * MAX_MMS).state,
         job=migration_job(mem, CALLERS["compaction"], room, cpu, compact),
         compact=compact,
         pfn_0=starts - mem.pfns.pfn(starts),
@@ -203,6 +211,7 @@ def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> Co
     on_cpu = mem.check_cpu(cpu)
     nodes = mem.nodes if node is None else [_node(mem, node)]
     bits = {"whole_zone": 1, "ignore_skip": 1}
+    compactor(mem, on_cpu)  # refused before anything changes
 
     def run() -> dict[int, int]:
         for number in range(mem.cpus):
@@ -365,7 +374,7 @@ def fault_compacting(mem: Machine, count: int, *, node: int = 0, cpu: int = 0) -
     local, everywhere = parse_gfp(f"{flags}|__GFP_THISNODE|__GFP_NORETRY"), parse_gfp(flags)
     here, here_request = requested(mem, local, order, node, True)
     anywhere, request = requested(mem, everywhere, order, node, True)
-    mem.reserve_folios(min(handles.size, mem.pfns.n_pages >> order))
+    mem.reserve_folios(min(handles.size, mem.pfns.n_pages >> order) + _most_parts(mem))
     bits = {"direct": 1, "highest": int(request.highest), "alloc_flags": int(request.slow)}
     hurried = prepare(mem, on_cpu, order, Mode.ASYNC, int(request.migratetype), **bits)
     patient = hurried._replace(job=hurried.job._replace(mode=np.uint64(Mode.SYNC_LIGHT)))
