@@ -73,22 +73,22 @@ def node_of(walk):
     return walk.rng.choice(walk.mem.nodes)
 
 
-def some(walk, most, only=None):
+def some(walk, most, handles=None):
     """Some of the live folios."""
-    handles = [handle for handle in walk.live if only is None or only(handle)]
+    handles = list(walk.live) if handles is None else handles
     return walk.rng.sample(handles, min(len(handles), walk.rng.randint(1, most)))
 
 
-def is_plain(walk, handle):
-    """A folio of user memory that nobody but its owner holds."""
+def plain_folios(walk):
+    """(handles, first pages, records of the table) of anonymous folios that nobody but their owners holds."""
     state = walk.mem.state
-    row = int(state.folios["index"][handle & SLOT])
-    bits = int(state.folios["bits"][handle & SLOT])
-    flags = int(state.pages["pg_flags"][row])
-    on_lru = flags & (PageFlag.LRU | PageFlag.LRU_BATCH) and not flags & PageFlag.HWPOISON
-    return bool(
-        on_lru and state.pages["refcount"][row] == 1 and bits >> MAPPING_SHIFT in (Mapping.UNSAID, Mapping.ANON)
-    )
+    handles = np.fromiter(walk.live, np.int64, len(walk.live))
+    table = state.folios.view(np.ndarray)[handles & SLOT]
+    pages = state.pages.view(np.ndarray)[table["index"]]
+    on_lru = pages["pg_flags"] & (PageFlag.LRU | PageFlag.LRU_BATCH) != 0
+    plain = on_lru & (pages["pg_flags"] & PageFlag.HWPOISON == 0) & (pages["refcount"] == 1)
+    plain &= np.isin(table["bits"] >> MAPPING_SHIFT, (Mapping.UNSAID, Mapping.ANON))
+    return handles[plain], pages[plain], table[plain]
 
 
 def free_share(walk):
@@ -100,7 +100,7 @@ class Reclaims:
     """A policy that frees some folios, and knows which."""
 
     def __init__(self, walk):
-        chosen = some(walk, 64, lambda handle: is_plain(walk, handle))
+        chosen = some(walk, 64, plain_folios(walk)[0].tolist())
         self.handles, self.policy = chosen, mm.LeastRecentlyAllocated(chosen)
 
     def freed(self, walk):
@@ -245,14 +245,10 @@ def collapse(walk):
     """Single pages of one owner on one node become a huge page, which holds what they held."""
     mem, rng = walk.mem, walk.rng
     state, n_pages = mem.state, 1 << mem.geometry.hpage_pmd_order
-    node = node_of(walk)
-    plain = []
-    for handle in walk.live:
-        row, bits = int(state.folios["index"][handle & SLOT]), int(state.folios["bits"][handle & SLOT])
-        of_node = state.zones["node"][state.pages["zone"][row]] == node and state.pages["state"][row] & 15 == 0
-        one_owner = state.folios["mms"][handle & SLOT] == 1
-        if of_node and one_owner and is_plain(walk, handle) and not bits & UNUSUAL:
-            plain.append(handle)
+    handles, pages, table = plain_folios(walk)
+    fit = state.zones["node"][pages["zone"]] == node_of(walk)
+    fit &= (pages["state"] & 15 == 0) & (table["mms"] == 1) & (table["bits"] & UNUSUAL == 0)
+    plain = handles[fit].tolist()
     chosen = rng.sample(plain, min(len(plain), n_pages))
     if not chosen:
         return Effect()
@@ -419,12 +415,10 @@ def say(walk):
 
 def let_go(walk):
     """All pins go, all locks and writeback end."""
-    mem = walk.mem
-    flags = mem.state.pages["pg_flags"]
-    for handle in list(walk.live):
-        row = int(mem.state.folios["index"][handle & SLOT])
-        if not flags[row] & PageFlag.HWPOISON:
-            mm.set_folio(mem, handle, pins=0, locked=False, writeback=False)
+    handles = np.fromiter(walk.live, np.int64, len(walk.live))
+    rows, _ = walk.rows(handles)
+    sound = walk.mem.state.pages["pg_flags"][rows] & PageFlag.HWPOISON == 0
+    mm.set_folio(walk.mem, handles[sound], pins=0, locked=False, writeback=False)
     return Effect()
 
 

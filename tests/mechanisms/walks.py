@@ -148,7 +148,8 @@ class Walk:
 
     def rows(self, handles):
         """(first rows, orders) of folios."""
-        rows = self.mem.state.folios["index"][np.asarray(handles, np.int64) & NOBODY].astype(np.int64)
+        slots = np.asarray(handles, np.int64) & NOBODY
+        rows = self.mem.state.folios.view(np.ndarray)["index"][slots].astype(np.int64)
         return rows, (self.mem.state.pages["state"][rows] & 15).astype(np.int64)
 
     def stamp(self, handles):
@@ -198,10 +199,14 @@ class Walk:
             raise InvariantError(f"folio {min(others):#x} came from nowhere ({effect})")
         self.stamp(sorted(effect.gained))
         self.adopt(sorted(others))
-        for handle in self.live:
-            slot = handle & NOBODY
-            if self.mem.state.folios["bits"][slot] & FolioBit.HUGETLB and not self.mem.state.folios["mms"][slot]:
-                self.live[handle] = UNKNOWN  # a free one of the pool, which is replaced and not copied
+        for handle in self.pool():
+            self.live[handle] = UNKNOWN  # it is replaced, and not copied
+
+    def pool(self):
+        """Free folios of the hugetlb pool."""
+        handles = np.fromiter(self.live, np.int64, len(self.live))
+        table = self.mem.state.folios.view(np.ndarray)[handles & NOBODY]
+        return handles[(table["bits"] & FolioBit.HUGETLB != 0) & (table["mms"] == 0)].tolist()
 
     def adopt(self, handles):
         """The parts of folios that were split hold what the folio held; a page that an error emptied holds anything."""
