@@ -1,6 +1,8 @@
 """The steps of a walk over all mechanisms. Each takes the walk and says which folios it gave out and which it freed."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -507,8 +509,9 @@ def go_on(walk):
     mem, way = walk.mem, walk.rng.choice(["copy", "load", "restore"])
     digest = walk.digest()
     if way == "load":
-        mem.save(walk.file)
-        walk.mem = mm.load(walk.file)
+        with TemporaryDirectory() as folder:
+            mem.save(Path(folder) / "state.npz")
+            walk.mem = mm.load(Path(folder) / "state.npz")
     else:
         twin = mem.copy()
         mm.alloc_pages(mem, 0, 50, cpu=cpu_of(walk))

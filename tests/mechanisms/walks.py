@@ -1,10 +1,8 @@
 """A seeded random walk over one machine whose steps are drawn from all mechanisms; the laws after each step."""
 
 import random
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +93,6 @@ class Walk:
         self.n_steps = 0
         self.says_why = False
         self.last = ""
-        self.scratch = tempfile.TemporaryDirectory()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -287,8 +284,3 @@ class Walk:
         wrong = [i for i in np.flatnonzero((found != tags) & (tags != UNKNOWN)) if int(tags[i]) not in self.tainted]
         if wrong:
             raise InvariantError(f"page {wrong[0]} of a folio holds {found[wrong[0]]}, not {tags[wrong[0]]}")
-
-    @property
-    def file(self):
-        """Where a state is saved."""
-        return Path(self.scratch.name) / "state.npz"
