@@ -19,7 +19,7 @@ from memmodel.mechanisms.huge_pages import pmd_order_of, thp_gfp
 from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
 from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
 from memmodel.mechanisms.request import requested
-from memmodel.mechanisms.tlb import Tlb
+from memmodel.mechanisms.tlb import MAX_MMS, Tlb
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.fragmentation import fragmentation_score_node
 from memmodel.state.layout import NONE, NR_ORDERS, MigrateType, Vmstat, ZoneType
@@ -93,7 +93,7 @@ def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
     compact = Compact(control.view(np.recarray), np.zeros(room, np.uint64), said.view(np.recarray))
     starts = mem.state.zones["start"].astype(np.int64)
     return kernels.Compactor(
-        tlb=Tlb(mem.geometry, mem.cpus, [[int(cpu)]]).state,
+        tlb=Tlb(mem.geometry, mem.cpus, [[int(cpu)]] * MAX_MMS).state,
         job=migration_job(mem, CALLERS["compaction"], room, cpu, compact),
         compact=compact,
         pfn_0=starts - mem.pfns.pfn(starts),
@@ -212,6 +212,7 @@ def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> Co
     on_cpu = mem.check_cpu(cpu)
     nodes = mem.nodes if node is None else [_node(mem, node)]
     bits = {"whole_zone": 1, "ignore_skip": 1}
+    compactor(mem, on_cpu)  # refused before anything changes
 
     def run() -> dict[int, int]:
         for number in range(mem.cpus):
