@@ -15,7 +15,7 @@ from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.migration_job import Mode
 from memmodel.kernels.thp_faults import Fault, fault_many
 from memmodel.mechanisms.buddy import MAX_COUNT, whole_number
-from memmodel.mechanisms.huge_pages import pmd_order_of, thp_gfp
+from memmodel.mechanisms.huge_pages import count_faults, pmd_order_of, thp_gfp
 from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
 from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
 from memmodel.mechanisms.request import requested
@@ -350,7 +350,7 @@ def fault_compacting(mem: Machine, count: int, *, node: int = 0, cpu: int = 0) -
     Parameters
     ----------
     mem
-        Changed in place; compact_*, allocstall_* and thp_fault_* count.
+        Changed in place; compact_*, allocstall_*, thp_fault_* and `mthp_stats` count.
     count
         Number of faults.
     node, cpu
@@ -382,7 +382,5 @@ def fault_compacting(mem: Machine, count: int, *, node: int = 0, cpu: int = 0) -
     mem.reserve_folios(room_for_parts(mem) + parts * min(handles.size, mem.pfns.n_pages >> order))
     fault = Fault(here, anywhere, here_request, request, hurried, patient, on_cpu)
     fault_many(mem.state, fault, handles)
-    n_huge = int(np.count_nonzero(handles >= 0))
-    mem.state.vmstat[Vmstat.THP_FAULT_ALLOC] += n_huge
-    mem.state.vmstat[Vmstat.THP_FAULT_FALLBACK] += handles.size - n_huge
+    count_faults(mem, np.where(handles >= 0, order, -1), [order], order)
     return handles
