@@ -6,7 +6,7 @@ compaction_free), 6.12.117. Until 6.9 targets are single pages, handed out from 
 
 import numpy as np
 
-from memmodel.jit import inlined, never_inline, outlined
+from memmodel.jit import inlined, never_inline, outlined, prefetch
 from memmodel.kernels.buddy import USED
 from memmodel.kernels.compact_control import (
     CLUSTER_MAX,
@@ -35,6 +35,7 @@ U = np.uint64
 I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
 ASYNC = 0
+AHEAD = 16
 LARGE_FOLIOS = np.uint64(Feature.LARGE_FOLIO_COMPACTION)
 COUNTS_PAGES = np.uint64(Feature.COMPACTION_COUNTS_PAGES)
 ISOLATE_FREEPAGES, FAST_ISOLATE_FREEPAGES = Said.ISOLATE_FREEPAGES.value, Said.FAST_ISOLATE_FREEPAGES.value
@@ -72,6 +73,15 @@ def take_block(mem: Memory, c: Compact, row: I) -> I:
 
 
 @inlined
+def load_neighbours(mem: Memory, index: U) -> None:
+    """Begin to load the entries beside a block on its list, which will be written when it is taken."""
+    page = mem.pages[index]
+    if np.uint64(page.state) & KIND_BITS == FREE:
+        prefetch(mem.pages, np.uint64(page.next))
+        prefetch(mem.pages, np.uint64(page.prev))
+
+
+@inlined
 def scan_block(mem: Memory, c: Compact, row: I, end: I, stride: I) -> tuple[I, I]:
     """Isolate the free blocks of rows of a pageblock until there are enough; row where it ended, pages taken.
 
@@ -82,6 +92,7 @@ def scan_block(mem: Memory, c: Compact, row: I, end: I, stride: I) -> tuple[I, I
     first, scanned, taken = row, np.int64(0), np.int64(0)
     while row < end:
         scanned += 1
+        load_neighbours(mem, np.uint64(min(row + AHEAD, end - 1)))
         state = np.uint64(mem.pages[np.uint64(row)].state)
         n_pages = np.int64(ONE << (state & ORDER_BITS))
         if state & KIND_BITS == FREE:
@@ -309,10 +320,9 @@ def first_held(mem: Memory, c: Compact, order: U) -> U:
     return NONE
 
 
-@outlined
+@inlined
 def compaction_alloc(mem: Memory, c: Compact, order: U) -> U:
     """A target for a source: the lower part of the first block of the smallest sufficient order; row, or NONE."""
-    never_inline()
     head = first_held(mem, c, order)
     if head == NONE:
         isolate_freepages(mem, c)
