@@ -28,8 +28,8 @@ def filled(size: int | str, gfp: str, free_share: float) -> mm.PhysicalMemory:
 class Scanners(RunOnce):
     """Whole zones gone through, as by vm.compact_memory."""
 
-    # Bar: 20 M pages/s. Scanning alone is beyond it; in the fragmented zone (3 to 4) every fourth page that is looked
-    # at moves, which takes 1 us.
+    # Bar: 20 M pages/s. Scanning alone is far beyond it; in the fragmented zone every fourth page that is looked at
+    # moves, which takes 0.2 us.
     at_least = 20
     unit = "M pages/s"
     params = (tuple(ZONES),)

@@ -15,7 +15,7 @@ from memmodel.kernels.folios import drop_folio, is_hugetlb, new_folio_as, slot_o
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.lru import LRU_ISOLATED, add_lru, drain_lru_batch, leave_lru
 from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Errno, Job, List, Mode, count_one, push
-from memmodel.kernels.page_alloc import Request, alloc_block, free_block, mark_used, pcp_hit
+from memmodel.kernels.page_alloc import Request, alloc_block, free_block, free_row, mark_used, pcp_hit
 from memmodel.kernels.poisoning import queue_failure
 from memmodel.kernels.tlb import Tlb, defer_flush, flush_mm
 from memmodel.kernels.used import cut_off
@@ -81,7 +81,7 @@ def ptes_of(job: Job, bits: U, order: U) -> U:
 def free_source(mem: Memory, job: Job, index: U, hugetlb: bool) -> None:
     """What the folio lay in goes back to the allocator, but for memory_failure(), which keeps it from others."""
     if hugetlb or not job.keeps_sources:
-        free_block(mem, index, job.cpu)
+        free_row(mem, index, job.cpu)  # no call of free_block(): a tenth of a move
     else:
         leave_lru(mem, index)
 

@@ -17,6 +17,7 @@ from memmodel.kernels.freelist import (
     block_type,
     fold_difference,
     link_after,
+    load_neighbours,
     unlink,
 )
 from memmodel.kernels.watermark import leave_below_high
@@ -127,6 +128,9 @@ def drain_pcp(mem: Memory, zone: U, cpu: U, runs_on: U, n_pages: I, head: U) -> 
             continue
         page = mem.pages[index]
         order = np.uint64(page.state) & ORDER_BITS
+        ahead = np.uint64(mem.pages[page.prev].prev)
+        if ahead < params.n_pages:
+            load_neighbours(mem, ahead ^ ONE)
         unlink(mem, index)
         n_pages -= np.int64(ONE << order)
         pcp.count -= ONE << order
