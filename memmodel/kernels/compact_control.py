@@ -80,6 +80,9 @@ control_dtype = np.dtype(
         ("fast_search_fail", "i8"),
         ("pmd_order", "i8"),
         ("low_score", "i8"),  # of the zone, at which a proactive run ends
+        ("paused_at", "i8"),  # row at which the scan of a pageblock goes on
+        ("place", "i8"),  # in the zonelist
+        ("best", "i8"),  # CompactResult of the zones before
         ("zone", "u4"),
         ("slot", "u4"),  # of the private lists
         ("cpu", "u4"),
@@ -93,6 +96,8 @@ control_dtype = np.dtype(
         ("ignore_suitable", "u1"),  # targets may be of any pageblock
         ("no_fs", "u1"),  # without __GFP_FS
         ("proactive", "u1"),
+        ("gives_way", "u1"),  # the task gives the CPU away before it scans a pageblock
+        ("paused", "u1"),  # and has
         ("finish_block", "u1"),
         ("update_cached", "u1"),
     ],
@@ -167,11 +172,18 @@ def set_skip(mem: Memory, row: I) -> None:
 
 
 @inlined
+def is_captured(mem: Memory, index: U) -> bool:
+    """Whether a block was captured: no compound page yet, for only the request that gets it makes it one."""
+    return bool(mem.zones[mem.pages[index].zone].captured == index)
+
+
+@inlined
 def fills_block(mem: Memory, row: I) -> bool:
-    """Whether the row is in a page in use of a pageblock or more (pageblock_skip_persistent)."""
+    """Whether the row is in a compound page of a pageblock or more (pageblock_skip_persistent)."""
     index, order = np.uint64(row), mem.params.pageblock_order
     while order <= mem.params.max_order:
-        if mem.pages[index & ~((ONE << order) - ONE)].state == USED | order:
+        head = index & ~((ONE << order) - ONE)
+        if mem.pages[head].state == USED | order and not is_captured(mem, head):
             return True
         order += ONE
     return False

@@ -14,6 +14,7 @@ from memmodel.kernels.compact_control import (
     Compact,
     Said,
     first_of_block,
+    is_captured,
     pageblock_pages,
     say,
     scan_limit,
@@ -47,6 +48,7 @@ I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
 ASYNC = 0
 AHEAD = 16
+BEYOND = np.int64(1 << 62)  # all rows
 LARGE_FOLIOS = np.uint64(Feature.LARGE_FOLIO_COMPACTION)
 COUNTS_PAGES = np.uint64(Feature.COMPACTION_COUNTS_PAGES)
 ISOLATE_FREEPAGES, FAST_ISOLATE_FREEPAGES = Said.ISOLATE_FREEPAGES.value, Said.FAST_ISOLATE_FREEPAGES.value
@@ -106,9 +108,10 @@ def scan_block(mem: Memory, c: Compact, row: I, end: I, stride: I) -> tuple[I, I
                 row += n_pages
                 break
             row += n_pages - 1
-        elif state & KIND_BITS == USED and row + n_pages <= end:
-            row += n_pages - 1
-            scanned += n_pages - 1 if counts else np.int64(0)
+        elif state & KIND_BITS == USED and n_pages > 1 and row + n_pages <= end:
+            if not is_captured(mem, np.uint64(row)):
+                row += n_pages - 1
+                scanned += n_pages - 1 if counts else np.int64(0)
         row += stride
     row = min(row, end)
     control.free_scanned += scanned
@@ -288,12 +291,15 @@ def search_lists(mem: Memory, c: Compact) -> None:
     distance = np.int64(control.free) - np.int64(control.migrate)
     low = first_of_block(mem, np.int64(control.free) - (distance >> 2))
     least = first_of_block(mem, np.int64(control.free) - (distance >> 1))
+    beyond = distance < 0  # unsigned in the kernel: with both scanners in one pageblock no block is near enough
     control.search_order = min(np.int64(control.order) - 1, np.int64(control.search_order))
-    found, highest, n_scanned, n_taken = search_orders(mem, c, low, least, limit)
+    found, highest, n_scanned, n_taken = search_orders(
+        mem, c, BEYOND if beyond else low, BEYOND if beyond else least, limit
+    )
     say(c, FAST_ISOLATE_FREEPAGES, least, np.int64(control.free), n_scanned, n_taken)
     if found < 0:
         control.fast_search_fail += 1
-        if at_start:
+        if at_start and not beyond:
             found = fall_back(mem, c, highest, least)
     if highest >= 0 and highest >= zone.cached_free:
         zone.cached_free = highest - pageblock_pages(mem)

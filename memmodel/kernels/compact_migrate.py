@@ -20,6 +20,7 @@ from memmodel.kernels.compact_control import (
     advance_cached_migrate,
     fills_block,
     first_of_block,
+    is_captured,
     pageblock_pages,
     say,
     scan_limit,
@@ -133,7 +134,7 @@ def what_is_here(mem: Memory, c: Compact, index: U) -> tuple[int, I]:
     if state & KIND_BITS == FREE:
         return PASSED, n_pages
     used = bool(state & KIND_BITS == USED)
-    if used and order > ZERO and too_large(mem, c, index, order):
+    if used and order > ZERO and not is_captured(mem, index) and too_large(mem, c, index, order):
         return STAYS, n_pages
     if not used or not np.uint64(page.pg_flags) & LRU or not may_move(mem, c, index):
         return STAYS, np.int64(1)
@@ -307,8 +308,8 @@ def find_source_block(mem: Memory, c: Compact) -> I:
 
 
 @inlined
-def isolate_migratepages(mem: Memory, c: Compact) -> bool:
-    """Sources of the next pageblock that has any; False if there are none."""
+def isolate_migratepages(mem: Memory, c: Compact) -> None:
+    """Sources of the next pageblock that may have any, unless the task gives the CPU away before it scans it."""
     control = c.control[0]
     row = find_source_block(mem, c)
     found = bool(row != control.migrate) and bool(control.fast_search_fail == 0)
@@ -320,11 +321,14 @@ def isolate_migratepages(mem: Memory, c: Compact) -> bool:
         looked_at = whole_block(mem, c, first, end) and (again or found or worth_looking(mem, c, first))
         if looked_at:
             if is_source_block(mem, c, first):
-                isolate_block(mem, c, row, end)
-                return bool(control.n_sources > 0)
+                if control.gives_way:
+                    control.gives_way = ZERO
+                    control.paused, control.paused_at = ONE, row
+                else:
+                    isolate_block(mem, c, row, end)
+                return
             advance_cached_migrate(mem, c, end)
         found = False
         row = first = end
         control.migrate = end
         end += size
-    return False

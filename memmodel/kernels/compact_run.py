@@ -17,7 +17,7 @@ from memmodel.kernels.compact_finished import (
     suit_allocation_order,
 )
 from memmodel.kernels.compact_free import release
-from memmodel.kernels.compaction import after_migration, begin_compaction, next_sources
+from memmodel.kernels.compaction import after_migration, begin_compaction, next_sources, resumed_sources
 from memmodel.kernels.freelist import ORDER_BITS
 from memmodel.kernels.migration import FAILED, count_migrated, migrate_isolated, put_back
 from memmodel.kernels.migration_folio import NOT_TRIED
@@ -71,14 +71,19 @@ def begin_job(mem: Memory, job: Job, c: Compact) -> None:
 
 @outlined
 def compact_zone(mem: Memory, task: Compactor, zone: U) -> int:
-    """The whole run, in a zone that is worth it: how it ended."""
+    """The whole run, in a zone that is worth it: how it ended. CONTINUE: it is to be called again, for the rest."""
     never_inline()
     c, job = task.compact, task.job
     control = c.control[0]
-    control.zone = zone
-    control.row_of_pfn_0 = task.pfn_0[zone]
-    begin_compaction(mem, c)
-    result = next_sources(mem, c)
+    if control.paused:
+        result = resumed_sources(mem, c)
+    else:
+        control.zone = zone
+        control.row_of_pfn_0 = task.pfn_0[zone]
+        begin_compaction(mem, c)
+        result = next_sources(mem, c)
+    if control.paused:
+        return CONTINUE
     while result == CONTINUE:
         begin_job(mem, job, c)
         rc = migrate_isolated(mem, task.tlb, job, bool(task.one_by_one))
@@ -98,12 +103,13 @@ def compact_zone_order(mem: Memory, task: Compactor, zone: U) -> int:
     """A zone for a request, whose block may be captured on the way."""
     control = task.compact.control[0]
     flags, order = np.uint64(control.alloc_flags), np.uint64(control.order)
-    result = suit_allocation_order(mem, task.compact, zone, order, np.uint64(control.highest), flags)
-    if result != CONTINUE:
-        return result
-    control.search_order = control.order
-    control.fast_search_fail = 0
-    control.whole_zone = control.ignore_skip
+    if not control.paused:
+        result = suit_allocation_order(mem, task.compact, zone, order, np.uint64(control.highest), flags)
+        if result != CONTINUE:
+            return result
+        control.search_order = control.order
+        control.fast_search_fail = 0
+        control.whole_zone = control.ignore_skip
     record = mem.zones[zone]
     record.capture_order, record.capture_type, record.captured = order, control.migratetype, NONE
     result = compact_zone(mem, task, zone)
@@ -115,18 +121,22 @@ def compact_zone_order(mem: Memory, task: Compactor, zone: U) -> int:
 def try_to_compact(mem: Memory, task: Compactor, zonelist: Any) -> tuple[int, U]:
     """try_to_compact_pages(): the best result of the zones, and the block that was captured or NONE.
 
-    `control.ignore_skip` is that of the hardest priority, at which nothing is put off.
+    `control.ignore_skip` is that of the hardest priority, at which nothing is put off. Where the task gives the CPU
+    away, `control.paused` is set, and the next call goes on.
     """
     never_inline()
     control = task.compact.control[0]
     order = np.uint64(control.order)
-    best = SKIPPED
-    for place in range(zonelist.size):
+    best = max(SKIPPED, int(control.best))
+    for place in range(control.place, zonelist.size):
         zone = np.uint64(zonelist[place])
-        if not control.ignore_skip and deferred(mem, zone, order):
+        if not control.paused and not control.ignore_skip and deferred(mem, zone, order):
             best = max(best, DEFERRED)
             continue
         result = compact_zone_order(mem, task, zone)
+        if control.paused:
+            control.place, control.best = place, best
+            return best, NONE
         best = max(best, result)
         captured = np.uint64(mem.zones[zone].captured)
         mem.zones[zone].captured = NONE

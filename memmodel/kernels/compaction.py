@@ -12,6 +12,7 @@ from memmodel.kernels.compact_control import (
     CompactResult,
     Said,
     first_of_block,
+    pageblock_pages,
     say,
     scanners_met,
     zone_end,
@@ -19,7 +20,7 @@ from memmodel.kernels.compact_control import (
 )
 from memmodel.kernels.compact_finished import compact_finished, restarting
 from memmodel.kernels.compact_hints import reset_hints
-from memmodel.kernels.compact_migrate import end_of_chunk, isolate_migratepages
+from memmodel.kernels.compact_migrate import end_of_chunk, isolate_block, isolate_migratepages
 from memmodel.kernels.freelist import ONE
 from memmodel.kernels.lru import drain_lru_batch
 from memmodel.kernels.migration_folio import ENOMEM
@@ -88,11 +89,11 @@ def check_drain(mem: Memory, c: Compact) -> None:
 
 
 @inlined
-def scan(mem: Memory, c: Compact) -> bool:
-    """Sources for the next migration; False where this pageblock has none."""
+def note_scan(mem: Memory, c: Compact) -> bool:
+    """Whether a scan found sources for the next migration."""
     control = c.control[0]
-    if not isolate_migratepages(mem, c):
-        if control.update_cached:
+    if control.n_sources == 0:
+        if control.update_cached and not control.paused:
             zone = mem.zones[control.zone]
             zone.cached_migrate[1] = zone.cached_migrate[0]
         return False
@@ -100,6 +101,13 @@ def scan(mem: Memory, c: Compact) -> bool:
     control.last_migrated = max(zone_start(mem, c), first_of_block(mem, np.int64(control.migrate) - 1))
     control.nr_migrate = control.n_pages
     return True
+
+
+@inlined
+def scan(mem: Memory, c: Compact) -> bool:
+    """Sources for the next migration; False where this pageblock has none."""
+    isolate_migratepages(mem, c)
+    return note_scan(mem, c)
 
 
 @outlined
@@ -113,9 +121,23 @@ def next_sources(mem: Memory, c: Compact) -> int:
             return result
         same = first_of_block(mem, np.int64(control.last_migrated)) == first_of_block(mem, np.int64(control.migrate))
         control.finish_block = ONE if same else ZERO
-        if scan(mem, c):
+        if scan(mem, c) or control.paused:
             return CONTINUE
         check_drain(mem, c)
+
+
+@outlined
+def resumed_sources(mem: Memory, c: Compact) -> int:
+    """next_sources() from the pageblock on before whose scan the task gave the CPU away."""
+    never_inline()
+    control = c.control[0]
+    row = np.int64(control.paused_at)
+    control.paused = ZERO
+    isolate_block(mem, c, row, first_of_block(mem, row) + pageblock_pages(mem))
+    if note_scan(mem, c):
+        return CONTINUE
+    check_drain(mem, c)
+    return next_sources(mem, c)
 
 
 @inlined

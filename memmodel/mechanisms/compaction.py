@@ -122,7 +122,8 @@ def try_to_compact_pages(mem: Machine, request: CompactRequest) -> Compaction:
         Changed in place.
     request
         Zones, order, gfp flags, migratetype and priority. SYNC_FULL looks at all pageblocks of a zone and ignores skip
-        hints and deferral.
+        hints and deferral. Others have their turn (`gives_way`) before the first pageblock is scanned, where it has
+        been chosen already (isolate_migratepages_block: cond_resched).
 
     Returns
     -------
@@ -137,9 +138,16 @@ def try_to_compact_pages(mem: Machine, request: CompactRequest) -> Compaction:
     mode = Mode.ASYNC if request.priority == CompactPriority.ASYNC else Mode.SYNC_LIGHT
     bits = dict.fromkeys(("whole_zone", "ignore_skip", "ignore_suitable"), hardest)
     bits |= {"direct": 1, "highest": request.highest, "alloc_flags": request.alloc_flags}
-    bits["no_fs"] = int("__GFP_FS" not in request.gfp)
+    bits |= {"no_fs": int("__GFP_FS" not in request.gfp), "gives_way": int(request.gives_way is not None)}
     task = prepare(mem, cpu, request.order, mode, request.migratetype, **bits)
     result, captured = kernels.try_to_compact_pages(mem.state, task, request.zones)
+    control = task.compact.control
+    if request.gives_way is not None and control["paused"][0]:
+        paused = control.copy()
+        request.gives_way()
+        compactor(mem, cpu)  # room for what those allocated who had their turn; they may have compacted, too
+        control[...] = paused
+        result, captured = kernels.try_to_compact_pages(mem.state, task, request.zones)
     return Compaction(CompactResult(int(result)), None if captured == NONE else int(captured))
 
 

@@ -68,9 +68,11 @@ class LeastRecentlyAllocated:
 
 
 class WokenKswapd:
-    """A policy for `alloc_pages(kswapd=)`: a node's kswapd runs to its end as soon as a request wakes it.
+    """A policy for `alloc_pages(kswapd=)`: a node's kswapd that a request wakes runs to its end at its first turn.
 
-    A node that has enough is not woken; one that could reclaim nothing in 16 runs is left alone from then on.
+    That is where the task gives the CPU away: in compaction before the first pageblock is scanned, at direct reclaim,
+    or at the request's end. A node that has enough is not woken; one that could reclaim nothing in 16 runs is left
+    alone from then on.
 
     Parameters
     ----------
@@ -79,8 +81,9 @@ class WokenKswapd:
 
     References
     ----------
-    mm/vmscan.c: wakeup_kswapd, balance_pgdat (kswapd_failures), Linux 6.12.117. The kernel's kswapd runs a little
-    later, when the task gives the CPU away.
+    mm/vmscan.c: wakeup_kswapd, balance_pgdat (kswapd_failures); where the task gives way: mm/compaction.c
+    (isolate_migratepages_block), mm/page_alloc.c (__perform_reclaim); Linux 6.12.117. One that runs for longer than
+    its slice is interrupted in the kernel.
     """
 
     def __init__(self, reclaim: ReclaimPolicy | None = None) -> None:

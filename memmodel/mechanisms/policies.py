@@ -75,6 +75,8 @@ class CompactRequest(NamedTuple):
     alloc_flags: Alloc
     """Of the attempt that follows: with its watermark."""
     highest: ZoneType
+    gives_way: Callable[[], None] | None = None
+    """To be called where the task first gives the CPU away: those that wait for it have their turn."""
 
 
 class Compaction(NamedTuple):

@@ -60,11 +60,18 @@ class SlowPath:
         self.priority = CompactPriority.SYNC_LIGHT
         self.result = CompactResult.SKIPPED
         self.progress = self.no_progress_loops = self.compaction_retries = 0
+        self.woken: list[KswapdWake] = []
 
     # -- the order of attempts -------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Handle of the folio, or -1; `outcome` says how it ended."""
+        handle = self.try_hard()
+        self.give_way()
+        return handle
+
+    def try_hard(self) -> int:
+        """Up to the request's end."""
         self.note_first_attempts()
         if not self.gfp.direct_reclaim or (self.policies.reclaim is None and self.policies.compact is None):
             self.outcome = "failed"
@@ -172,8 +179,15 @@ class SlowPath:
             return
         self.steps.append("wake_kswapd")
         if self.policies.kswapd is not None:
-            for node in dict.fromkeys(self.mem.state.zones["node"][self.zonelist].tolist()):
-                self.policies.kswapd(self.mem, KswapdWake(node, self.order, self.highest, int(self.cpu)))
+            nodes = dict.fromkeys(self.mem.state.zones["node"][self.zonelist].tolist())
+            self.woken = [KswapdWake(node, self.order, self.highest, int(self.cpu)) for node in nodes]
+
+    def give_way(self) -> None:
+        """The task gives the CPU away (cond_resched, or its way back to user space): kswapd has its turn."""
+        woken, self.woken = self.woken, []
+        for wake in woken:
+            if self.policies.kswapd is not None:
+                self.policies.kswapd(self.mem, wake)
 
     def attempt(self, name: str, flags: np.uint64) -> int:
         """One walk over the zones: a handle, or -1."""
@@ -184,6 +198,7 @@ class SlowPath:
     def direct_reclaim(self) -> int:
         """Reclaim, and an attempt if that freed something; a second one with all per-CPU lists drained."""
         self.steps.append("reclaim")
+        self.give_way()
         self.mem.state.vmstat[Vmstat.ALLOCSTALL_DMA + self.highest] += 1
         self.progress = 0
         zones = self.zones_to_reclaim()
@@ -225,7 +240,7 @@ class SlowPath:
         if self.can_compact:
             wanted = CompactRequest(
                 *(self.zonelist, self.order, self.gfp, int(self.cpu), int(self.request.migratetype)),
-                *(priority, Alloc(int(self.flags)), self.highest),
+                *(priority, Alloc(int(self.flags)), self.highest, self.give_way if self.woken else None),
             )
             answer = ask_compact(self.mem, self.policies.compact, wanted)
         self.result = answer.result

@@ -31,6 +31,12 @@ def test_trials__all_alike_without_direct_compaction():
     assert all(pair == (0, 0) for trial in never for pair in trial.counters.values())
 
 
+def test_trials__every_counter_alike():
+    compacting = [trial for trial in trials() if trial.mode != "never"]
+    assert len(compacting) == 22
+    assert sum(all(mine == real for real, mine in trial.counters.values()) for trial in compacting) == 7
+
+
 @pytest.mark.parametrize("counter", COUNTERS)
 def test_trials__counters(counter):
     """Of the trials with direct compaction that come out alike, most count alike to two hundredths."""

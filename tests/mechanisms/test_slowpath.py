@@ -12,13 +12,14 @@ from memmodel.kernels.freelist import ONE
 from memmodel.mechanisms import slowpath
 from memmodel.mechanisms.policies import ANSWERS
 from memmodel.memory import PhysicalMemory
-from memmodel.state.layout import NONE, Kind, PageFlag
+from memmodel.state.layout import NONE, Kind, PageFlag, Vmstat
 from memmodel.state.sizing import Sysctls
 from tests.reference import slowpath as twin
 from tests.reference import views
 from tests.reference.views import refused
 
 SMALL = {"arch": "generic", "max_page_order": 4, "page_block_max_order": 2, "transparent_hugepage": False}
+TRANSHUGE = "GFP_TRANSHUGE|__GFP_KSWAPD_RECLAIM"
 SKIPPED, DEFERRED = mm.CompactResult.SKIPPED, mm.CompactResult.DEFERRED
 COMPLETE, SUCCESS = mm.CompactResult.COMPLETE, mm.CompactResult.SUCCESS
 GFP = (
@@ -417,3 +418,48 @@ def test_alloc_pages__a_captured_folio_is_not_somebody_else_s(full):
 
 def test_alloc_pages__bad_policies_change_nothing(full):
     refused(full[0], "are functions", mm.alloc_pages, reclaim=1)
+
+
+def fragmented(kernel_name):
+    """Every other page is free: a huge page takes a compaction."""
+    mem = PhysicalMemory(Geometry(kernel=kernel_name), "64MiB", cpus=2, seed=3)
+    folios = mm.alloc_pages(mem, count=1 << 14)
+    mm.free_pages(mem, folios[folios >= 0][::2])
+    mm.drain_all_pages(mem)
+    return mem
+
+
+@pytest.mark.parametrize("kernel_name", ["6.1", "6.12.117", "7.3"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_alloc_pages__kswapd_has_its_turn_before_the_first_pageblock_is_scanned(kernel_name, busy):
+    """What it does then, compaction on the same CPU too, leaves the request's own run as it was."""
+    mem, turns = fragmented(kernel_name), []
+
+    def kswapd(mem, wake):
+        turns.append(mem.state.vmstat[[Vmstat.COMPACT_STALL, Vmstat.COMPACT_MIGRATE_SCANNED]].tolist())
+        if busy:
+            mm.free_pages(mem, mm.alloc_pages(mem, 2, 3))
+            mm.compact_zone(mem, mem.zone_name(0), order=3)
+
+    plain = mem.copy()
+    got = mm.alloc_pages(mem, 9, 2, gfp=TRANSHUGE, compact=mm.try_to_compact_pages, kswapd=kswapd)
+    assert turns[0] == [0, 0]
+    assert (got >= 0).all()
+    mem.check()
+    expected = mm.alloc_pages(plain, 9, 2, gfp=TRANSHUGE, compact=mm.try_to_compact_pages)
+    assert busy or (got.tolist(), mem.digest) == (expected.tolist(), plain.digest)
+
+
+def test_alloc_pages__kswapd_s_turn_at_reclaim_or_at_the_end(full):
+    mem, _ = full
+    seen = []
+    policies = {
+        "kswapd": lambda mem, wake: seen.append("kswapd"),
+        "compact": lambda mem, request: seen.append("compact") or mm.Compaction(SKIPPED),
+        "reclaim": lambda mem, request: seen.append("reclaim") or 0,
+    }
+    mm.alloc_pages(mem, 3, gfp="GFP_HIGHUSER_MOVABLE|__GFP_NORETRY", **policies)
+    assert seen[: seen.index("reclaim") + 1] == ["kswapd", "reclaim"]
+    seen.clear()
+    mm.alloc_pages(mem, 4, gfp=f"{TRANSHUGE}|__GFP_NORETRY|__GFP_THISNODE", **policies)
+    assert seen == ["compact", "kswapd"]

@@ -10,6 +10,8 @@ from tests.reference.allocator_request import AllocFlags
 from tests.reference.allocator_zone import CMA, ISOLATE, MIN, MOVABLE
 from tests.reference.compaction_state import ASYNC, CLUSTER_MAX
 
+NOWHERE = 1 << 62
+
 
 class FreeScanner:
     """The free scanner: pageblocks descending, ascending within each."""
@@ -170,13 +172,16 @@ class FreeScanner:
         at_start = self.free_pfn >= memory.init_free
         distance = self.free_pfn - self.migrate_pfn
         low, lowest = (zone.block_of(self.free_pfn - (distance >> shift)) for shift in (2, 1))
-        search = TargetSearch(self, at_start, low, lowest)
+        crossed = distance < 0  # an unsigned number, then: nothing is near enough
+        search = TargetSearch(self, at_start, *((NOWHERE, NOWHERE) if crossed else (low, lowest)))
         yield from search.run()
         yield "fast_isolate_freepages", lowest, self.free_pfn, search.n_scanned, search.n_taken
         around = search.taken
         if around is None:
             self.fast_search_fail += 1
-            if at_start and search.highest >= lowest:
+            if crossed:
+                pass
+            elif at_start and search.highest >= lowest:
                 around = self.free_pfn = search.highest
             elif at_start and self.direct:
                 self.free_pfn = lowest

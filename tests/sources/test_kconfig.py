@@ -124,10 +124,10 @@ def test_read_kconfig__malformed_line(tmp_path, line):
         b"\x7fELF\x02\x01\x01\x00\x00",
         b"CONFIG_A=y\nCONFIG_B=\xff\xfe\n",
         CONFIG.encode("utf-16"),
-        gzip.compress(CONFIG.encode())[:-20],
+        gzip.compress(CONFIG.encode(), mtime=0)[:-20],
         b"\x1f\x8b\x08\x00junk that is not deflate",
-        gzip.compress(b""),
-        gzip.compress(b"\x00" * 100),
+        gzip.compress(b"", mtime=0),
+        gzip.compress(b"\x00" * 100, mtime=0),
     ],
 )
 def test_read_kconfig__not_a_configuration(tmp_path, data):
