@@ -8,6 +8,7 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import allocate as kernels
 from memmodel.kernels import folios as folio_kernels
+from memmodel.mechanisms.gigantic import GiganticPage
 from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.mechanisms.request import DEFAULT_GFP, joins_lru, requested
 from memmodel.mechanisms.slowpath import SlowPath
@@ -180,6 +181,8 @@ def as_handles(folios: npt.ArrayLike) -> Handles:
         handles = np.atleast_1d(np.asarray(folios))
     except ValueError:
         raise InputError("folio handles are whole numbers, in one array") from None
+    if handles.dtype == object and any(isinstance(handle, GiganticPage) for handle in handles.flat):
+        raise InputError("a gigantic page is no folio: it is neither mapped nor moved, and free_gigantic gives it back")
     if handles.size and handles.dtype.kind not in "iu":
         raise InputError(f"folio handles are whole numbers, not {handles.dtype}")
     return np.ascontiguousarray(handles.reshape(-1), dtype=np.int64)

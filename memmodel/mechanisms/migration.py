@@ -271,6 +271,18 @@ def refuse_poisoned(mem: Machine, rule: CopyRule, row: int) -> None:
         raise InputError(f"pfn {int(mem.pfns.pfn(row))}: copying its error would stop the machine ({why})")
 
 
+def refuse_latent(mem: Machine) -> None:
+    """Refuse to move anything at all while a page has a latent error whose copy the kernel does not survive.
+
+    Raises
+    ------
+    InputError
+        If there is one: it need not lie in what is moved first.
+    """
+    if mem.state.ue_lines.size and not survives_errors(mem, copy_rule(mem.geometry)):
+        raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
+
+
 def new_job(  # noqa: PLR0913 - who asks, where, and how
     mem: Machine,
     asked: Caller,
