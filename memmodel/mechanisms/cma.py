@@ -318,6 +318,16 @@ def cma_release(mem: Machine, area: CmaArea, pages: ContigRange, *, cpu: int = 0
     cma_forget(mem, area.number, row + pfn - area.pfn, n_pages)
 
 
+def is_cma_allocated(mem: Machine, row: int) -> bool:
+    """Whether an allocation from a CMA area holds a row."""
+    for number, area in enumerate(mem.state.areas):
+        first, end = int(area["row"]), int(area["row"]) + int(area["n_pages"])
+        if first <= row < end:
+            bit = np.uint64(row - first >> int(area["order_per_bit"]))
+            return bool(kernels.first_clear(_Bitmap(mem, number).words, bit, bit + np.uint64(1)) != bit)
+    return False
+
+
 def cma_forget(mem: Machine, number: int, row: int, n_pages: int) -> None:
     """Clear the bits of pages that have been freed (cma_clear_bitmap)."""
     area = mem.state.areas[number]

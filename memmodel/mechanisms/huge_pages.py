@@ -13,7 +13,7 @@ from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import MthpStat, Vmstat, mthp_counter
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["THP_DEFRAG", "ThpFaults", "fault_thp", "mthp_stats", "pmd_order_of", "thp_fault", "thp_gfp"]
+__all__ = ["THP_DEFRAG", "ThpFaults", "count_faults", "fault_thp", "mthp_stats", "pmd_order_of", "thp_fault", "thp_gfp"]
 
 LIGHT, WAKE, DIRECT = "GFP_TRANSHUGE_LIGHT", "__GFP_KSWAPD_RECLAIM", "__GFP_DIRECT_RECLAIM"
 THP_DEFRAG = {
@@ -146,7 +146,7 @@ def thp_fault(  # noqa: PLR0913 - where, how and with what, by keyword
         tries.append((0, BASE_PAGE))
     requests = [Asked(order, parse_gfp(flags), node, cpu, lru=True) for order, flags in tries]
     folios, came = _take(mem, requests, count, Steps(reclaim, compact, trace, kswapd))
-    _count(mem, came, sorted({asked.order for asked in requests} - {0}), pmd_order)
+    count_faults(mem, came, sorted({asked.order for asked in requests} - {0}), pmd_order)
     geo = mem.geometry
     return ThpFaults(folios, came, tuple(tries), pmd_order, geo.pageblock_order, geo.page_block_max_order)
 
@@ -229,7 +229,7 @@ def _take(mem: Machine, requests: Sequence[Asked], count: int, steps: Steps) -> 
     return folios, orders
 
 
-def _count(mem: Machine, came: npt.NDArray[np.int64], enabled: Sequence[int], pmd_order: int) -> None:
+def count_faults(mem: Machine, came: npt.NDArray[np.int64], enabled: Sequence[int], pmd_order: int) -> None:
     """A fault falls back from every enabled order above the one that came."""
     vmstat = mem.state.vmstat
     for order in enabled:

@@ -8,13 +8,14 @@ import numpy as np
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import unpoison as kernels
 from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.cma import is_cma_allocated
 from memmodel.mechanisms.failure_signals import Signal, Task
 from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.memory_failure import MAX_PFN, FailureOutcome, block_of, memory_failure, row_of
 from memmodel.mechanisms.page_flags import FlagsLayout
 from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
 from memmodel.state.failure_layout import Errno, MfFlag, Unpoison
-from memmodel.state.layout import Kind
+from memmodel.state.layout import Kind, PageFlag
 from memmodel.state.machine import Machine
 
 __all__ = [
@@ -201,7 +202,8 @@ def unpoison_memory(mem: Machine, pfn: int, *, cpu: int = 0) -> Injection:
     Raises
     ------
     InputError
-        If an argument is outside its range, or the page is of a gigantic page (not modelled).
+        If an argument is outside its range, or the page is of a gigantic page or somebody has it from a CMA area (not
+        modelled).
 
     Notes
     -----
@@ -219,6 +221,9 @@ def unpoison_memory(mem: Machine, pfn: int, *, cpu: int = 0) -> Injection:
     if mem.state.failure["hw_memory_failure"][0]:
         line = _unpoison_line(mem, pfn, ("Disabled after HW memory failure", "disabled after HW memory failure"))
         return Injection(int(Errno.EOPNOTSUPP), (), None, (line,))
+    page = mem.state.pages[row]
+    if page["pg_flags"] & PageFlag.HWPOISON and page["refcount"] == 1 and is_cma_allocated(mem, row):
+        raise InputError(f"pfn {pfn} is allocated from a CMA area: the kernel would free it under its owner")
     end = Unpoison(kernels.unpoison_page(mem.state, np.uint64(row), on_cpu))
     if end == Unpoison.DONE:
         words = ("Software-unpoisoned page", "software-unpoisoned page")

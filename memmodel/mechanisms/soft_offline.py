@@ -10,7 +10,7 @@ from memmodel.kernels import soft_offline as kernels
 from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.memory_failure import MAX_PFN, NO_PARTS, REFUSALS, block_of, handles_of, row_of
-from memmodel.mechanisms.migration import migrate_pages
+from memmodel.mechanisms.migration import CALLERS, move_folios
 from memmodel.mechanisms.page_flags import FlagsLayout, format_page_flags
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.failure_layout import Errno, Offline, Refused
@@ -149,4 +149,4 @@ def _migrate_folio(mem: Machine, folio: int, row: int, cpu: int) -> int:
     mms = int(mem.state.folios["mms"][folio & HANDLE_SLOT])
     tlb = Tlb(mem.geometry, mem.cpus, [[cpu]] * max(mms.bit_length(), 1))
     node = int(mem.state.zones["node"][mem.state.pages["zone"][row]])
-    return migrate_pages(mem, [folio], node, caller="memory_failure", cpu=cpu, tlb=tlb).rc
+    return move_folios(mem, [folio], node, CALLERS["memory_failure"], cpu=cpu, tlb=tlb).rc

@@ -10,6 +10,7 @@ from memmodel.errors import GeometryError
 from memmodel.geometry import Geometry
 from memmodel.kernels import lru
 from memmodel.mechanisms.failure_signals import Task
+from memmodel.sources.kpageflags import KPF
 from tests.reference import views
 from tests.reference.views import refused
 
@@ -273,6 +274,16 @@ def test_gigantic_pages__refused_by_name(kernel):
         mem.pfn(page)
     mm.memory_failure_queue(mem, pfn)
     refused(mem, "its failure is not modelled", mm.run_memory_failure_work)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gigantic_pages__shown_as_other_pages_of_the_pool(kernel):
+    mem = memory(kernel)
+    huge = int(mem.pfn(mm.alloc_hugetlb(mem, 1))[0])
+    (page,) = mm.alloc_hugetlb(mem, 1, size=SIZE).pages
+    shown = mm.kpageflags(mem, [[page.pfn, page.pfn + 1, page.pfn + PAGES - 1], [huge, huge + 1, huge + 511]])
+    assert shown[0].tolist() == shown[1].tolist()
+    assert not mm.kpageflags(mem, page.pfn + PAGES) & (1 << KPF["HUGE"])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
