@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
     from memmodel.mechanisms.failure_signals import Signal, Task
     from memmodel.mechanisms.folio_state import set_folio
+    from memmodel.mechanisms.gigantic import GiganticPage, gigantic_pages
+    from memmodel.mechanisms.gigantic_pool import GiganticOutcome, free_gigantic
     from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
     from memmodel.mechanisms.huge_pages import ThpFaults, fault_thp, mthp_stats, thp_fault, thp_gfp
     from memmodel.mechanisms.hugetlb import alloc_hugetlb
@@ -93,6 +95,8 @@ _HOME = {
     "memmodel.mechanisms.failure_settings": ("hardware_corrupted_kib", "memory_failure_stats", "set_memory_failure"),
     "memmodel.mechanisms.failure_signals": ("Signal", "Task"),
     "memmodel.mechanisms.folio_state": ("set_folio",),
+    "memmodel.mechanisms.gigantic": ("GiganticPage", "gigantic_pages"),
+    "memmodel.mechanisms.gigantic_pool": ("GiganticOutcome", "free_gigantic"),
     "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
     "memmodel.mechanisms.huge_pages": ("ThpFaults", "fault_thp", "mthp_stats", "thp_fault", "thp_gfp"),
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb",),
@@ -149,6 +153,8 @@ __all__ = [
     "FragmentOutcome",
     "Geometry",
     "GeometryError",
+    "GiganticOutcome",
+    "GiganticPage",
     "Injection",
     "InputError",
     "InvariantError",
@@ -194,7 +200,9 @@ __all__ = [
     "folio_mc_copy",
     "fragment",
     "free_contig_range",
+    "free_gigantic",
     "free_pages",
+    "gigantic_pages",
     "hard_offline_page",
     "hardware_corrupted_kib",
     "inject_poison",

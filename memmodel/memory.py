@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PhysicalMemory", "load"]
 
-FORMAT = 4
+FORMAT = 5
 UNREADABLE = (
     *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
     *(zipfile.BadZipFile, zlib.error),

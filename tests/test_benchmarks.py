@@ -17,7 +17,7 @@ MODULES = sorted(path.stem for path in (SUITE / "benchmarks").glob("bench_*.py")
 METHODS = ("time_", "track_", "peakmem_")
 COVERED_BY = {
     "freelist": "buddy",
-    **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task"), "contig"),
+    **dict.fromkeys(("cma", "contig_isolation", "contig_sources", "contig_task", "gigantic"), "contig"),
     "pageblock": "fallback",
     "reclaiming": "slowpath",
     **dict.fromkeys(("compact_control", "compact_finished", "compact_free", "compact_hints"), "compaction"),

@@ -21,7 +21,7 @@ from memmodel.kernels.compaction import after_migration, begin_compaction, next_
 from memmodel.kernels.freelist import ORDER_BITS
 from memmodel.kernels.migration import FAILED, count_migrated, migrate_isolated, put_back
 from memmodel.kernels.migration_folio import NOT_TRIED
-from memmodel.kernels.migration_job import ROWS_IN_USE, Job, List, Mode, push
+from memmodel.kernels.migration_job import ROWS_IN_USE, Count, Job, List, Mode, push
 from memmodel.kernels.pcp import drain_all_pcp
 from memmodel.kernels.tlb import Tlb
 from memmodel.state.layout import NONE, NR_ORDERS, Memory, Vmstat
@@ -30,6 +30,7 @@ U = np.uint64
 ZERO = np.uint64(0)
 ASYNC, FROM = Mode.ASYNC.value, np.uint64(List.FROM)
 NO_ORDER = np.uint64(NR_ORDERS)
+N_CALLS = np.uint64(len(Count))
 SKIPPED, DEFERRED, CONTINUE = CompactResult.SKIPPED.value, CompactResult.DEFERRED.value, CompactResult.CONTINUE.value
 COMPLETE, PARTIAL_SKIPPED = CompactResult.COMPLETE.value, CompactResult.PARTIAL_SKIPPED.value
 SUCCESS = CompactResult.SUCCESS.value
@@ -50,6 +51,7 @@ class Compactor(NamedTuple):
     compact: Compact
     pfn_0: npt.NDArray[np.int64]  # row of pfn 0, [zones]: negative, or of another zone
     one_by_one: np.uint64  # 1: migration before 6.3
+    totals: npt.NDArray[np.int64]  # Count of all its migrations so far, and behind them their number
 
 
 @inlined
@@ -89,6 +91,9 @@ def compact_zone(mem: Memory, task: Compactor, zone: U) -> int:
         rc = migrate_isolated(mem, task.tlb, job, bool(task.one_by_one))
         put_back(mem, job, FAILED)
         count_migrated(mem, job)
+        task.totals[N_CALLS] += 1
+        for count in range(job.counts.size):
+            task.totals[count] += job.counts[count]
         result = after_migration(mem, c, np.int64(rc))
     release(mem, c)
     mem.vmstat[COMPACT_MIGRATE_SCANNED] += control.migrate_scanned

@@ -190,12 +190,20 @@ def alloc_contig_range(mem: Memory, tlb: Tlb, job: Job, task: Task) -> int:
     return problem
 
 
+@inlined
+def is_of_range(mem: Memory, index: U) -> bool:
+    """Whether a page may be one of a range: only a poisoned one, which memory_failure() holds too, has a record."""
+    page = mem.pages[index]
+    if slot_of(mem, index) != NONE:
+        return bool(page.state == USED and page.refcount > ONE and np.uint64(page.pg_flags) & HWPOISON)
+    return bool(page.state == USED or (page.state == LOST and page.refcount > ZERO))
+
+
 @kernel
 def free_contig_range(mem: Memory, first: U, end: U, cpu: U) -> U:
     """Give back a range of single pages in use; the first row that is none, and nothing has changed then, or NONE."""
     for row in range(first, end):
-        state = mem.pages[row].state
-        if (state != USED and state != LOST) or slot_of(mem, np.uint64(row)) != NONE:
+        if not is_of_range(mem, np.uint64(row)):
             return np.uint64(row)
     free_range(mem, first, end, cpu)
     return NONE

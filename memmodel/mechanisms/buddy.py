@@ -8,7 +8,8 @@ import numpy.typing as npt
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import allocate as kernels
 from memmodel.kernels import folios as folio_kernels
-from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.gigantic import GiganticPage
+from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps, refuse_compaction
 from memmodel.mechanisms.request import DEFAULT_GFP, joins_lru, requested
 from memmodel.mechanisms.slowpath import SlowPath
 from memmodel.sources.gfp import Gfp, parse_gfp
@@ -81,7 +82,8 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     Raises
     ------
     InputError
-        If an argument is outside its range, or a policy answers what it should not.
+        If an argument is outside its range, or a policy answers what it should not; or if the kernel would not survive
+        to copy a latent error and `compact` is `try_to_compact_pages`: then nothing has been done.
 
     Notes
     -----
@@ -112,6 +114,7 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
     for policy in (steps.reclaim, steps.compact, steps.kswapd):
         if policy is not None and not callable(policy):
             raise InputError(f"reclaim, compact and kswapd are functions, not {policy!r}")
+    refuse_compaction(mem, steps, gfp, order)
     zonelist, request = requested(mem, gfp, order, asked.node, asked.lru)
     handles = np.full(count, -1, np.int64)
     if not zonelist.size:  # no node has any of these zones
@@ -180,6 +183,8 @@ def as_handles(folios: npt.ArrayLike) -> Handles:
         handles = np.atleast_1d(np.asarray(folios))
     except ValueError:
         raise InputError("folio handles are whole numbers, in one array") from None
+    if handles.dtype == object and any(isinstance(handle, GiganticPage) for handle in handles.flat):
+        raise InputError("a gigantic page is no folio: it is neither mapped nor moved, and free_gigantic gives it back")
     if handles.size and handles.dtype.kind not in "iu":
         raise InputError(f"folio handles are whole numbers, not {handles.dtype}")
     return np.ascontiguousarray(handles.reshape(-1), dtype=np.int64)

@@ -10,6 +10,7 @@ from memmodel.errors import GeometryError, InputError
 from memmodel.kernels import cma as kernels
 from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.contig import Contig, ContigOutcome, ContigRange, give_back, range_of
+from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.build import with_area
 from memmodel.state.layout import NONE, Vmstat, ZoneType
@@ -229,7 +230,7 @@ def cma_alloc(  # noqa: PLR0913 - the kernel's arguments, and the machine's stat
     ----------
     mm/cma.c: cma_alloc, Linux 6.1.192, 6.12.117, 7.3.4 (features cma_oversize_uncounted, cma_available_count).
     """
-    row = _area_row(mem, area)
+    row = area_row(mem, area)
     nr_pages = whole_number(nr_pages, "nr_pages", 1, 1 << 40)
     align = whole_number(align_order, "align_order", 0, 40)
     copies = (copy_batch, preempt, engine)
@@ -274,7 +275,7 @@ def _try_ranges(mem: Machine, area: CmaArea, contig: Contig, nr_pages: int, alig
     return -1
 
 
-def _area_row(mem: Machine, area: CmaArea) -> int:
+def area_row(mem: Machine, area: CmaArea) -> int:
     """First row of an area.
 
     Raises
@@ -291,29 +292,47 @@ def cma_release(mem: Machine, area: CmaArea, pages: ContigRange, *, cpu: int = 0
     """Give back what `cma_alloc` got, or a part of it.
 
     Page by page through the CPU's lists of MOVABLE pages, where they linger; since 7.2 (feature contig_free_chunks) in
-    the largest aligned blocks.
+    the largest aligned blocks. A page with PG_hwpoison is not given back: it leaves the allocator.
 
     Raises
     ------
     InputError
-        If not all of it is allocated from this area; nothing has been freed then.
+        If not all of it is allocated from this area, or a part of a gigantic page; nothing has been freed then.
 
     References
     ----------
     mm/cma.c: cma_release; mm/page_alloc.c: free_contig_range, Linux 6.12.117 and 7.3.4.
     """
-    row = _area_row(mem, area)
+    row = area_row(mem, area)
     on_cpu = mem.check_cpu(cpu)
     pfn, n_pages = range_of(pages)
     if pfn < area.pfn or pfn + n_pages > area.pfn + area.n_pages:
         raise InputError(f"pfns {pfn} to {pfn + n_pages - 1} are outside CMA area {area.number}")
+    refuse_gigantic(mem, row + pfn - area.pfn, "free_gigantic gives it back", n_pages)
     bitmap, bit = _Bitmap(mem, area.number), pfn - area.pfn >> area.order_per_bit
     n_bits = -(-n_pages >> area.order_per_bit)
     clear = int(kernels.first_clear(bitmap.words, np.uint64(bit), np.uint64(bit + n_bits)))
     if clear < bit + n_bits:
         raise InputError(f"pfn {area.pfn + (clear << area.order_per_bit)} is not allocated: freed before, or never")
     give_back(mem, row + pfn - area.pfn, n_pages, on_cpu)
-    bitmap.write(bit, n_bits, False)
+    cma_forget(mem, area.number, row + pfn - area.pfn, n_pages)
+
+
+def is_cma_allocated(mem: Machine, row: int) -> bool:
+    """Whether an allocation from a CMA area holds a row."""
+    for number, area in enumerate(mem.state.areas):
+        first, end = int(area["row"]), int(area["row"]) + int(area["n_pages"])
+        if first <= row < end:
+            bit = np.uint64(row - first >> int(area["order_per_bit"]))
+            return bool(kernels.first_clear(_Bitmap(mem, number).words, bit, bit + np.uint64(1)) != bit)
+    return False
+
+
+def cma_forget(mem: Machine, number: int, row: int, n_pages: int) -> None:
+    """Clear the bits of pages that have been freed (cma_clear_bitmap)."""
+    area = mem.state.areas[number]
+    per_bit = int(area["order_per_bit"])
+    _Bitmap(mem, number).write(row - int(area["row"]) >> per_bit, -(-n_pages >> per_bit), False)
 
 
 def cma_heap_alloc(

@@ -1,6 +1,7 @@
 """Compaction: for a request, by kcompactd, of all memory, or because the machine's memory is fragmented."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from memmodel.kernels.buddy import count_free
 from memmodel.kernels.compact_control import ALL_ORDERS, CLUSTER_MAX, Compact, control_dtype, said_dtype
 from memmodel.kernels.folios import count_parts
 from memmodel.kernels.lru import drain_lru
-from memmodel.kernels.migration_job import Mode
+from memmodel.kernels.migration_job import Count, Mode
 from memmodel.kernels.thp_faults import Fault, fault_many
+from memmodel.kernels.tlb import TlbCount
 from memmodel.mechanisms.buddy import MAX_COUNT, whole_number
 from memmodel.mechanisms.huge_pages import count_faults, pmd_order_of, thp_gfp
-from memmodel.mechanisms.migration import CALLERS, MODES, migration_job
-from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
+from memmodel.mechanisms.migration import CALLERS, MODES, migration_job, refuse_latent
+from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult, checked_by
 from memmodel.mechanisms.request import requested
 from memmodel.mechanisms.tlb import MAX_MMS, Tlb
 from memmodel.sources.gfp import parse_gfp
@@ -39,6 +41,7 @@ COUNTERS = (
     *(Vmstat.COMPACT_MIGRATE_SCANNED, Vmstat.COMPACT_FREE_SCANNED, Vmstat.COMPACT_ISOLATED),
     *(Vmstat.PGMIGRATE_SUCCESS, Vmstat.PGMIGRATE_FAIL),
 )
+WORK = [*(count.name.lower() for count in Count), "n_calls", *(count.name.lower() for count in TlbCount)]
 
 
 class CompactionOutcome(NamedTuple):
@@ -54,6 +57,9 @@ class CompactionOutcome(NamedTuple):
     """Pages taken off LRU lists as sources and off free lists as targets."""
     pgmigrate_success: int
     pgmigrate_fail: int
+    counts: Mapping[str, int] = MappingProxyType({})
+    """Of all its migrations: `n_calls`, those of `memmodel.kernels.migration_job.Count` and of
+    `memmodel.kernels.tlb.TlbCount`; what is 0 is missing."""
 
     @property
     def result(self) -> CompactResult:
@@ -69,8 +75,7 @@ def compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
     InputError
         If a page has a latent error, and migration cannot survive it.
     """
-    if np.any(mem.state.ue_pages) and "migration_mc_copy" not in mem.geometry.features:
-        raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
+    refuse_latent(mem)
     mem.reserve_folios(room_for_parts(mem))
     key = ("compactor", int(cpu))
     if key not in mem.requests:
@@ -98,6 +103,7 @@ def _new_compactor(mem: Machine, cpu: np.uint64) -> kernels.Compactor:
         compact=compact,
         pfn_0=starts - mem.pfns.pfn(starts),
         one_by_one=np.uint64("batched_migration" not in mem.geometry.features),
+        totals=np.zeros(len(Count) + 1, np.int64),
     )
 
 
@@ -113,6 +119,7 @@ def prepare(mem: Machine, cpu: np.uint64, order: int, mode: Mode, migratetype: i
     return task._replace(job=task.job._replace(mode=np.uint64(mode)))
 
 
+@checked_by(refuse_latent)
 def try_to_compact_pages(mem: Machine, request: CompactRequest) -> Compaction:
     """Compact for a request, zone by zone up to the first success: the policy of Linux, for `alloc_pages(compact=)`.
 
@@ -128,6 +135,12 @@ def try_to_compact_pages(mem: Machine, request: CompactRequest) -> Compaction:
     Returns
     -------
     The best result of the zones, and the block that was captured while its pages were freed, if one was.
+
+    Raises
+    ------
+    InputError
+        If a page has a latent error that the kernel would not survive to copy. A request that may compact is refused
+        before it has done anything, whether it would have come to this or not.
 
     References
     ----------
@@ -202,7 +215,7 @@ def compact_zone(  # noqa: PLR0913 - which zone, what for, how hard, by keyword
     whole = int(whole_zone or wanted == ALL_ORDERS)
     highest = int(mem.state.zones["zone_type"][row])
     task = prepare(mem, on_cpu, wanted, how, kind, whole_zone=whole, ignore_skip=whole, highest=highest)
-    return _counted(mem, lambda: {row: int(kernels.compact_one_zone(mem.state, task, np.uint64(row)))})
+    return _counted(mem, on_cpu, lambda: {row: int(kernels.compact_one_zone(mem.state, task, np.uint64(row)))})
 
 
 def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> CompactionOutcome:
@@ -228,7 +241,7 @@ def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> Co
         rows = [row for number in nodes for row in _populated(mem, number)]
         return {row: _all_of(mem, on_cpu, row, Mode.SYNC, bits) for row in rows}
 
-    return _counted(mem, run)
+    return _counted(mem, on_cpu, run)
 
 
 def run_kcompactd(
@@ -270,7 +283,7 @@ def run_kcompactd(
         kernels.compact_for_kcompactd(mem.state, task, np.array(rows, np.uint64), results)
         return {row: int(results[row]) for row in rows if results[row] >= 0}
 
-    return _counted(mem, run)
+    return _counted(mem, on_cpu, run)
 
 
 def run_proactive_compaction(
@@ -305,7 +318,7 @@ def run_proactive_compaction(
     if not level or fragmentation_score_node(by_order, present, mem.geometry.hpage_pmd_order) <= high:
         return CompactionOutcome({}, 0, 0, 0, 0, 0)
     bits = {"whole_zone": 1, "ignore_skip": 1, "proactive": 1, "low_score": low}
-    return _counted(mem, lambda: {row: _all_of(mem, on_cpu, row, Mode.SYNC_LIGHT, bits) for row in rows})
+    return _counted(mem, on_cpu, lambda: {row: _all_of(mem, on_cpu, row, Mode.SYNC_LIGHT, bits) for row in rows})
 
 
 def _score_marks(mem: Machine, proactiveness: int) -> tuple[int, int]:
@@ -323,13 +336,17 @@ def _all_of(mem: Machine, cpu: np.uint64, row: int, mode: Mode, bits: dict[str, 
     return int(kernels.compact_one_zone(mem.state, task, np.uint64(row)))
 
 
-def _counted(mem: Machine, run: Callable[[], dict[int, int]]) -> CompactionOutcome:
-    before = mem.state.vmstat.copy()
+def _counted(mem: Machine, cpu: np.uint64, run: Callable[[], dict[int, int]]) -> CompactionOutcome:
+    task, before = compactor(mem, cpu), mem.state.vmstat.copy()
+    migrated, flushed = task.totals.copy(), task.tlb.counts.copy()
     results = run()
     counts = (mem.state.vmstat - before)[list(COUNTERS)].tolist()
+    work = np.concatenate([task.totals - migrated, task.tlb.counts - flushed]).tolist()
+    done = {name: n for name, n in zip(WORK, work, strict=True) if n and name != "max_unmapped"}
     zones = mem.state.zones
     names = [f"{int(zone['node'])}:{ZoneType(int(zone['zone_type'])).label}" for zone in zones]
-    return CompactionOutcome({names[row]: CompactResult(result) for row, result in results.items()}, *counts)
+    ends = {names[row]: CompactResult(result) for row, result in results.items()}
+    return CompactionOutcome(ends, *counts)._replace(counts=done)
 
 
 def _node(mem: Machine, node: int) -> int:

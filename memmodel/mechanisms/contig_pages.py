@@ -1,17 +1,19 @@
 """Gigantic pages: contiguous ranges wherever they can be had."""
 
 import numpy as np
+import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.kernels import contig as kernels
 from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.contig import Contig, ContigOutcome, ContigRange, give_back, range_of
+from memmodel.mechanisms.gigantic import gigantic_in, refuse_gigantic
 from memmodel.mechanisms.request import highest_zone
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.machine import Machine
 
-__all__ = ["alloc_contig_pages", "free_contig_range"]
+__all__ = ["EBUSY", "alloc_contig_pages", "free_contig_range", "walk_zones"]
 
 EBUSY, EINVAL = -16, -22
 # Flags that say how hard to try, and what to do with the pages; those of zones and mobility are passed over.
@@ -38,7 +40,7 @@ def alloc_contig_pages(  # noqa: PLR0913 - the kernel's arguments, and the machi
     preempt: str | None = None,
     engine: str | None = None,
 ) -> ContigOutcome:
-    """Contiguous pages wherever they can be had, as for a gigantic page.
+    """Contiguous pages wherever they can be had, as for a gigantic page; `alloc_hugetlb` makes one of them.
 
     The zones that the flags allow are walked from their start on in steps of the size. A range with a reserved page, a
     hugetlb page or a hole is passed over; CMA pageblocks are always busy.
@@ -83,6 +85,11 @@ def alloc_contig_pages(  # noqa: PLR0913 - the kernel's arguments, and the machi
     contig = Contig(mem, int(zonelist[0]), cpu, whole=flags.comp, tlb=tlb, fatal_signal=fatal_signal, copies=copies)
     if not flags.flags <= HOW | PASSED_OVER or (flags.comp and nr_pages & (nr_pages - 1)):
         return contig.outcome(EINVAL, None)
+    return walk_zones(mem, contig, zonelist, nr_pages)
+
+
+def walk_zones(mem: Machine, contig: Contig, zonelist: npt.NDArray[np.uint64], nr_pages: int) -> ContigOutcome:
+    """The first range of these zones that can be had; nothing has changed where it is refused."""
     for zone in zonelist:
         contig.refuse(int(mem.state.zones[zone]["start"]), int(mem.state.zones[zone]["end"]))
     for zone in zonelist:
@@ -101,22 +108,31 @@ def _walk_zone(mem: Machine, contig: Contig, zone: int, nr_pages: int) -> Contig
     while start <= pfn + nr_pages - 1 < start + n_spanned:
         if pfn >= start:
             first = int(mem.index(pfn))
-            if kernels.may_be_contiguous(mem.state, np.uint64(zone), np.uint64(first), np.uint64(first + nr_pages)):
-                if contig.attempt(first, first + nr_pages) == 0:
-                    return ContigRange(pfn, nr_pages)
+            if _may_be_contiguous(mem, zone, first, nr_pages) and contig.attempt(first, first + nr_pages) == 0:
+                return ContigRange(pfn, nr_pages)
         pfn += nr_pages
     return None
+
+
+def _may_be_contiguous(mem: Machine, zone: int, first: int, nr_pages: int) -> bool:
+    """Whether a range is worth a try (pfn_range_valid_contig)."""
+    if gigantic_in(mem, first, nr_pages) >= 0:
+        return False
+    rows = np.uint64(first), np.uint64(first + nr_pages)
+    return bool(kernels.may_be_contiguous(mem.state, np.uint64(zone), *rows))
 
 
 def free_contig_range(mem: Machine, pages: ContigRange, *, cpu: int = 0) -> None:
     """Give back what `alloc_contig_pages` got, or a part of it.
 
-    Page by page through the CPU's lists; since 7.2 (feature contig_free_chunks) in the largest aligned blocks.
+    Page by page through the CPU's lists; since 7.2 (feature contig_free_chunks) in the largest aligned blocks. A page
+    with PG_hwpoison is not given back: it leaves the allocator.
 
     Raises
     ------
     InputError
-        If not all of it is in use as single pages, or belongs to a folio or a CMA area; nothing has been freed then.
+        If not all of it is in use as single pages, or belongs to a folio, a gigantic page or a CMA area; nothing has
+        been freed then.
 
     References
     ----------
@@ -129,4 +145,5 @@ def free_contig_range(mem: Machine, pages: ContigRange, *, cpu: int = 0) -> None
     for area in mem.state.areas:
         if first < int(area["row"]) + int(area["n_pages"]) and first + n_pages > int(area["row"]):
             raise InputError(f"pfn {pfn}: of a CMA area; cma_release gives it back")
+    refuse_gigantic(mem, first, "free_gigantic gives it back", n_pages)
     give_back(mem, first, n_pages, on_cpu)

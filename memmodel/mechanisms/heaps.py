@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.mechanisms.buddy import Asked, allocate, free_pages
-from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps, refuse_compaction
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
@@ -59,7 +59,7 @@ def dmabuf_alloc(
     Raises
     ------
     InputError
-        If the size is none, or another argument is outside its range.
+        If the size is none, another argument is outside its range, or as of `alloc_pages`; nothing has been done then.
 
     References
     ----------
@@ -68,11 +68,14 @@ def dmabuf_alloc(
     page = mem.geometry.page_size_bytes
     n_pages = -(-parse_bytes(size) // page)
     orders = [order for order in ORDERS if order <= mem.geometry.max_page_order]
+    steps = Steps(reclaim, compact)
+    for order in orders:
+        refuse_compaction(mem, steps, gfp_of(mem, order), order)
     parts, left = [], n_pages
     for order in orders:
         asked = Asked(order, gfp_of(mem, order), node, cpu)
         count = min(left, mem.pfns.n_pages + 1) >> order  # the request that fails is the last one
-        folios = allocate(mem, asked, count, Steps(reclaim, compact))
+        folios = allocate(mem, asked, count, steps)
         parts.append(folios[folios >= 0])
         left -= parts[-1].size << order
     folios = np.concatenate(parts)

@@ -13,7 +13,7 @@ from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import MthpStat, Vmstat, mthp_counter
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["THP_DEFRAG", "ThpFaults", "fault_thp", "mthp_stats", "pmd_order_of", "thp_fault", "thp_gfp"]
+__all__ = ["THP_DEFRAG", "ThpFaults", "count_faults", "fault_thp", "mthp_stats", "pmd_order_of", "thp_fault", "thp_gfp"]
 
 LIGHT, WAKE, DIRECT = "GFP_TRANSHUGE_LIGHT", "__GFP_KSWAPD_RECLAIM", "__GFP_DIRECT_RECLAIM"
 THP_DEFRAG = {

@@ -8,12 +8,14 @@ import numpy as np
 from memmodel.errors import InputError, one_of
 from memmodel.kernels import unpoison as kernels
 from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.cma import is_cma_allocated
 from memmodel.mechanisms.failure_signals import Signal, Task
+from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.memory_failure import MAX_PFN, FailureOutcome, block_of, memory_failure, row_of
 from memmodel.mechanisms.page_flags import FlagsLayout
 from memmodel.mechanisms.soft_offline import OfflineOutcome, soft_offline_page
 from memmodel.state.failure_layout import Errno, MfFlag, Unpoison
-from memmodel.state.layout import Kind
+from memmodel.state.layout import Kind, PageFlag
 from memmodel.state.machine import Machine
 
 __all__ = [
@@ -85,7 +87,7 @@ def madvise(
     Raises
     ------
     InputError
-        If an argument is outside its range, or a page is free.
+        If an argument is outside its range, a page is free, or of a gigantic page (not modelled).
 
     References
     ----------
@@ -124,6 +126,7 @@ def _check_held(mem: Machine, pfn: int) -> None:
     kind = Kind.HOLE if row < 0 else int(mem.state.pages["state"][block_of(mem, row)[0]]) >> 4
     if kind in (Kind.HOLE, Kind.FREE, Kind.PCP):
         raise InputError(f"pfn {pfn} is in no page table: it is free or not there")
+    refuse_gigantic(mem, row, "its failure is not modelled")
 
 
 def _returned(outcome: FailureOutcome | OfflineOutcome) -> int:
@@ -199,7 +202,8 @@ def unpoison_memory(mem: Machine, pfn: int, *, cpu: int = 0) -> Injection:
     Raises
     ------
     InputError
-        If an argument is outside its range.
+        If an argument is outside its range, or the page is of a gigantic page or somebody has it from a CMA area (not
+        modelled).
 
     Notes
     -----
@@ -213,9 +217,13 @@ def unpoison_memory(mem: Machine, pfn: int, *, cpu: int = 0) -> Injection:
     row, features = row_of(mem, pfn), mem.geometry.features
     if row < 0:
         return Injection(int(Errno.ENXIO if "unpoison_valid_pfn" in features else Errno.EIO), (), None, ())
+    refuse_gigantic(mem, row, "its errors are not modelled")
     if mem.state.failure["hw_memory_failure"][0]:
         line = _unpoison_line(mem, pfn, ("Disabled after HW memory failure", "disabled after HW memory failure"))
         return Injection(int(Errno.EOPNOTSUPP), (), None, (line,))
+    page = mem.state.pages[row]
+    if page["pg_flags"] & PageFlag.HWPOISON and page["refcount"] == 1 and is_cma_allocated(mem, row):
+        raise InputError(f"pfn {pfn} is allocated from a CMA area: the kernel would free it under its owner")
     end = Unpoison(kernels.unpoison_page(mem.state, np.uint64(row), on_cpu))
     if end == Unpoison.DONE:
         words = ("Software-unpoisoned page", "software-unpoisoned page")

@@ -11,7 +11,7 @@ from memmodel.kernels.copying import Status
 from memmodel.mechanisms.buddy import Asked, allocate, as_handles, folio_rows, free_pages
 from memmodel.mechanisms.copying import CopyOutcome, copy_pages, has_error
 from memmodel.mechanisms.huge_pages import pmd_order_of
-from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps
+from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps, refuse_compaction
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import HANDLE_SLOT, MAPPING_SHIFT, FolioBit, Mapping, PageFlag, Vmstat
 from memmodel.state.machine import Machine
@@ -88,7 +88,8 @@ def khugepaged_collapse(
     InputError
         If a handle is stale or comes twice, the number is another or all are absent; or if a page is what khugepaged is
         not modelled for: part of a large folio, of a file, shared, pinned, locked, on no LRU list; pages of several
-        nodes, equally many on each; before 6.12 a latent error in a page. Nothing has changed then.
+        nodes, equally many on each; before 6.12 a latent error in a page; or as of `alloc_pages`. Nothing has changed
+        then.
 
     References
     ----------
@@ -99,11 +100,13 @@ def khugepaged_collapse(
     handles = as_handles(folios)
     present, rows = _checked(mem, handles, 1 << order)
     node = _node_of(mem, rows)
-    for number in range(mem.cpus):
-        lru.drain_lru(mem.state, np.uint64(number))
     geo, asked = mem.geometry, (order, GFP[bool(defrag)])
     gfp = parse_gfp(f"{asked[1]}|__GFP_THISNODE")  # a nodemask of that node alone
-    folio = int(allocate(mem, Asked(order, gfp, node, int(on_cpu), lru=True), 1, Steps(reclaim, compact))[0])
+    steps = Steps(reclaim, compact)
+    refuse_compaction(mem, steps, gfp, order)
+    for number in range(mem.cpus):
+        lru.drain_lru(mem.state, np.uint64(number))
+    folio = int(allocate(mem, Asked(order, gfp, node, int(on_cpu), lru=True), 1, steps)[0])
     mem.state.vmstat[Vmstat.THP_COLLAPSE_ALLOC if folio >= 0 else Vmstat.THP_COLLAPSE_ALLOC_FAILED] += 1
     limits = (geo.pageblock_order, geo.page_block_max_order)
     if folio < 0:

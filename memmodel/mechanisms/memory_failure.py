@@ -18,6 +18,7 @@ from memmodel.mechanisms.failure_signals import (
     collected,
     signals,
 )
+from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.state.failure_layout import Errno, MfFlag, MfNote, MfResult, MfType, Refused, event_dtype
 from memmodel.state.layout import NONE, FolioBit
 from memmodel.state.machine import Handles, Machine
@@ -134,8 +135,8 @@ def memory_failure(
     Raises
     ------
     InputError
-        If an argument is outside its range; if no source says what the page is, or it is of ZONE_DEVICE (not modelled);
-        nothing has changed then.
+        If an argument is outside its range; if no source says what the page is, or it is of ZONE_DEVICE or of a
+        gigantic page (not modelled); nothing has changed then.
 
     Notes
     -----
@@ -153,7 +154,10 @@ def memory_failure(
     given = check_tasks(tasks, current)
     pfn = whole_number(pfn, "pfn", 0, MAX_PFN)
     row = row_of(mem, pfn)
-    return _outside(mem, pfn, number) if row < 0 else fail_row(mem, row, pfn, number, on_cpu, given, current)
+    if row < 0:
+        return _outside(mem, pfn, number)
+    refuse_gigantic(mem, row, "its failure is not modelled")
+    return fail_row(mem, row, pfn, number, on_cpu, given, current)
 
 
 def failure_flags(flags: int) -> int:

@@ -47,6 +47,8 @@ class Caller:
     """PF_MEMALLOC: no waiting for locks."""
     splits: bool = True
     """Whether a large folio that finds no target is split."""
+    keeps_sources: bool = False
+    """Whether the pages that are left stay in use, as the caller's."""
 
 
 NO_RECLAIM = "__GFP_IO|__GFP_FS|__GFP_HARDWALL|__GFP_HIGHMEM|__GFP_MOVABLE"  # GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM
@@ -62,7 +64,7 @@ CALLERS = {
     "demotion": Caller("async", "demotion", f"{QUIETLY}|GFP_NOWAIT|__GFP_THISNODE", memalloc=True),
     "compaction": Caller("async", "compaction", NO_RECLAIM),
     "contig_range": Caller("sync", "contig_range", OFFLINING, drains_lru=True),
-    "memory_failure": Caller("sync", "memory_failure", OFFLINING),
+    "memory_failure": Caller("sync", "memory_failure", OFFLINING, keeps_sources=True),
     "memory_hotplug": Caller("sync", "memory_hotplug", OFFLINING, drains_lru=True),
     "longterm_pin": Caller("sync", "longterm_pin", "GFP_USER|__GFP_MOVABLE|__GFP_NOWARN", drains_lru=True),
     "damon": Caller("async", "damon", f"{QUIETLY}|GFP_NOWAIT|__GFP_THISNODE"),
@@ -154,7 +156,8 @@ def migrate_pages(  # noqa: PLR0913 - what, where to, who asks, and the machine'
     node
         Where to.
     caller
-        One of `CALLERS`: mode, reason, gfp flags of targets, and what is done to LRU batches before.
+        One of `CALLERS`: mode, reason, gfp flags of targets, and what is done to LRU batches before. "memory_failure",
+        which keeps the pages that the folios leave, is for `soft_offline_page` alone.
     mode
         "async", "sync_light" or "sync", in place of the caller's.
     batch
@@ -176,8 +179,8 @@ def migrate_pages(  # noqa: PLR0913 - what, where to, who asks, and the machine'
     Raises
     ------
     InputError
-        If a handle is stale or given twice, a name or number is none, or an error would stop the machine; nothing has
-        been moved then.
+        If a handle is stale or given twice, a name or number is none, the caller is "memory_failure", or an error would
+        stop the machine; nothing has been moved then.
 
     Notes
     -----
@@ -190,8 +193,32 @@ def migrate_pages(  # noqa: PLR0913 - what, where to, who asks, and the machine'
     mm/migrate.c: migrate_pages, Linux 6.12.117; before 6.3 (feature batched_migration) as in 6.1.192.
     """
     asked = CALLERS[one_of(caller, CALLERS, "caller")]
+    if asked.keeps_sources:
+        raise InputError(
+            f"caller {caller} keeps the pages that folios leave; soft_offline_page moves and accounts for them"
+        )
     if mode is not None:
         asked = replace(asked, mode=one_of(mode, MODES, "mode"))
+    copies = (copy_batch, preempt, engine)
+    return move_folios(
+        mem, folios, node, asked, batch=batch, cpu=cpu, cpumask=cpumask, lazy=lazy, tlb=tlb, copies=copies
+    )
+
+
+def move_folios(  # noqa: PLR0913 - as migrate_pages
+    mem: Machine,
+    folios: npt.ArrayLike,
+    node: int,
+    asked: Caller,
+    *,
+    batch: int | None = None,
+    cpu: int = 0,
+    cpumask: Sequence[int] | None = None,
+    lazy: Sequence[int] = (),
+    tlb: Tlb | None = None,
+    copies: tuple[str, str | None, str | None] = ("extent", None, None),
+) -> MigrationOutcome:
+    """migrate_pages() for any caller of the kernel."""
     on_cpu = mem.check_cpu(cpu)
     handles = as_handles(folios)
     rows = np.empty((2, handles.size), np.uint64)
@@ -202,8 +229,8 @@ def migrate_pages(  # noqa: PLR0913 - what, where to, who asks, and the machine'
         tlb = Tlb(mem.geometry, mem.cpus, [[cpu] if cpumask is None else cpumask], lazy=lazy)
     elif cpumask is not None or lazy:
         raise InputError("cpumask and lazy belong to a call without tlb")
-    job = _job(mem, asked, node, rows, on_cpu, batch, (copy_batch, preempt, engine))
-    _check_owners(mem, handles, tlb)
+    job = _job(mem, asked, node, rows, on_cpu, batch, copies)
+    check_owners(mem, handles, tlb)
     before = tlb.state.counts.copy()
     with lru_cache_disabled(mem) if asked.drains_lru else nullcontext():
         rc = kernels.migrate_folios(mem.state, tlb.state, job, "batched_migration" not in mem.geometry.features)
@@ -271,6 +298,18 @@ def refuse_poisoned(mem: Machine, rule: CopyRule, row: int) -> None:
         raise InputError(f"pfn {int(mem.pfns.pfn(row))}: copying its error would stop the machine ({why})")
 
 
+def refuse_latent(mem: Machine) -> None:
+    """Refuse to move anything at all while a page has a latent error whose copy the kernel does not survive.
+
+    Raises
+    ------
+    InputError
+        If there is one: it need not lie in what is moved first.
+    """
+    if mem.state.ue_lines.size and not survives_errors(mem, copy_rule(mem.geometry)):
+        raise InputError(f"copying a latent error would stop the machine (kernel {mem.geometry.kernel})")
+
+
 def new_job(  # noqa: PLR0913 - who asks, where, and how
     mem: Machine,
     asked: Caller,
@@ -306,7 +345,7 @@ def new_job(  # noqa: PLR0913 - who asks, where, and how
         np.uint64(asked.splits),
         np.uint64("split_partially_mapped" in mem.geometry.features),
         np.uint64(asked.reason == "longterm_pin"),
-        np.uint64(asked.reason == "memory_failure"),
+        np.uint64(asked.keeps_sources),
         np.uint64(asked.memalloc),
         NO_COMPACTION,
     )
@@ -325,7 +364,7 @@ def targets_of(mem: Machine, asked: Caller, node: int) -> Targets:
     return Targets(*requested(mem, small, 0, node, True), *requested(mem, large, 1, node, True))
 
 
-def _check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
+def check_owners(mem: Machine, handles: Handles, tlb: Tlb) -> None:
     """Refuse folios of address spaces that the caller's masks leave out."""
     if tlb.cpus != mem.cpus:
         raise InputError(f"tlb is of {tlb.cpus} CPUs, this machine has {mem.cpus}")

@@ -9,11 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError
+from memmodel.kernels.migration import first_poisoned
 from memmodel.mechanisms.buddy import as_handles, folio_rows
-from memmodel.mechanisms.migration import MigrationOutcome, lru_cache_disabled, migrate_pages
+from memmodel.mechanisms.copying import copy_rule
+from memmodel.mechanisms.migration import (
+    MigrationOutcome,
+    check_owners,
+    lru_cache_disabled,
+    migrate_pages,
+    refuse_poisoned,
+    survives_errors,
+)
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.layout import HANDLE_SLOT, FolioBit, PageFlag
-from memmodel.state.machine import Machine
+from memmodel.state.machine import Handles, Machine
 
 __all__ = ["Entry", "MovePagesOutcome", "move_pages"]
 
@@ -81,7 +90,7 @@ def move_pages(
     Raises
     ------
     InputError
-        If a handle is stale, or sizes differ; nothing has been moved then.
+        If a handle is stale, sizes differ, or as of `migrate_pages`; nothing has been moved then.
 
     References
     ----------
@@ -91,11 +100,21 @@ def move_pages(
     targets = np.broadcast_to(np.asarray(nodes, np.int64), handles.shape)
     if np.any(handles < Entry.NO_MAPPING):
         raise InputError(f"entry {int(handles.min())}; a handle, or one of {', '.join(e.name for e in Entry)}")
-    folio_rows(mem, handles[handles >= 0])  # stale ones are refused before anything moves
     if tlb is None:
         tlb = Tlb(mem.geometry, mem.cpus, [[cpu]])
+    _refuse(mem, handles[handles >= 0], targets[handles >= 0], tlb, options)
     with lru_cache_disabled(mem):
         return _Call(mem, handles, targets, move_all, {"cpu": cpu, "tlb": tlb, **options}).run()
+
+
+def _refuse(mem: Machine, handles: Handles, targets: npt.NDArray[np.int64], tlb: Tlb, options: dict[str, Any]) -> None:
+    """Refuse what one of the calls of migrate_pages() would refuse, before the first has moved anything."""
+    rows, orders = folio_rows(mem, handles)
+    away = mem.state.zones["node"][mem.state.pages["zone"][rows]] != targets
+    check_owners(mem, handles[away], tlb)
+    rule = copy_rule(mem.geometry, options.get("copy_batch", "extent"), options.get("preempt"), options.get("engine"))
+    if not survives_errors(mem, rule):
+        refuse_poisoned(mem, rule, first_poisoned(mem.state, rows[away], np.uint64(1) << orders[away]))
 
 
 class _Call:

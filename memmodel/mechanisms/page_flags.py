@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from memmodel.kernels import page_flags as kernels
 from memmodel.sources.kpageflags import KPF
-from memmodel.state.layout import ZoneType
+from memmodel.state.gigantic import rows_of
+from memmodel.state.layout import PageFlag, ZoneType
 from memmodel.state.machine import Machine
 
 __all__ = ["FlagsLayout", "format_page_flags", "kpageflags"]
@@ -69,7 +70,23 @@ def kpageflags(mem: Machine, pfn: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     rows = mem.index(pfn).astype(np.uint64)
     words = np.zeros(rows.size, np.uint64)
     kernels.page_flags_words(mem.state, rows.reshape(-1), words)
+    for page in mem.state.gigantic:
+        _show_gigantic(mem, *rows_of(page), rows.reshape(-1), words)
     return words.reshape(rows.shape)
+
+
+def _show_gigantic(
+    mem: Machine, first: int, end: int, rows: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]
+) -> None:
+    """A gigantic page shows what any free page of the hugetlb pool does."""
+    inside, head = (rows >= first) & (rows < end), rows == first
+    of_folio = "kpageflags_of_folio" in mem.geometry.features
+    words[inside] |= np.uint64(1 << KPF["HUGE"])
+    words[head] |= np.uint64(1 << KPF["COMPOUND_HEAD"])
+    words[inside & ~head] |= np.uint64(1 << KPF["COMPOUND_TAIL"])
+    words[inside if of_folio else head] |= np.uint64(1 << KPF["UPTODATE"])
+    if np.any(mem.state.pages["pg_flags"][first:end] & PageFlag.HWPOISON):
+        words[head] |= np.uint64(1 << KPF["HWPOISON"])
 
 
 def format_page_flags(mem: Machine, pfn: int, layout: FlagsLayout | None = None) -> str:

@@ -29,8 +29,10 @@ __all__ = [
     "Steps",
     "ask_compact",
     "ask_reclaim",
+    "checked_by",
     "compact_gap",
     "free_snapshot",
+    "refuse_compaction",
 ]
 
 SWAP_CLUSTER_MAX = 32
@@ -94,6 +96,20 @@ CompactPolicy = Callable[[Machine, CompactRequest], Compaction]
 """Makes a free block, or says why not."""
 
 
+Check = Callable[[Machine], None]
+_CHECKS: list[tuple[CompactPolicy, Check]] = []
+
+
+def checked_by(check: Check) -> Callable[[CompactPolicy], CompactPolicy]:
+    """Mark a policy that refuses some memories: `check` does so before a request has done anything."""
+
+    def mark(policy: CompactPolicy) -> CompactPolicy:
+        _CHECKS.append((policy, check))
+        return policy
+
+    return mark
+
+
 class KswapdWake(NamedTuple):
     """Whom a request wakes, and what for."""
 
@@ -119,6 +135,15 @@ class Steps(NamedTuple):
     """Gets the names of the steps, and how each request ended."""
     kswapd: KswapdPolicy | None = None
     """None: it is woken, and does not run yet."""
+
+
+def refuse_compaction(mem: Machine, steps: Steps, gfp: Gfp, order: int) -> None:
+    """Let the compaction policy refuse this memory, if the request may come to ask it."""
+    if steps.compact is None or not order or not (gfp.io and gfp.direct_reclaim):
+        return
+    for policy, check in _CHECKS:
+        if policy is steps.compact:
+            check(mem)
 
 
 def compact_gap(mem: Machine, order: int) -> int:

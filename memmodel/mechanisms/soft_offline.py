@@ -8,8 +8,9 @@ from memmodel.errors import InputError
 from memmodel.kernels import memory_failure as failure_kernels
 from memmodel.kernels import soft_offline as kernels
 from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.memory_failure import MAX_PFN, NO_PARTS, REFUSALS, block_of, handles_of, row_of
-from memmodel.mechanisms.migration import migrate_pages
+from memmodel.mechanisms.migration import CALLERS, move_folios
 from memmodel.mechanisms.page_flags import FlagsLayout, format_page_flags
 from memmodel.mechanisms.tlb import Tlb
 from memmodel.state.failure_layout import Errno, Offline, Refused
@@ -63,7 +64,8 @@ def soft_offline_page(mem: Machine, pfn: int, *, cpu: int = 0, layout: FlagsLayo
     Raises
     ------
     InputError
-        If an argument is outside its range, or no source says what the page is; nothing has changed then.
+        If an argument is outside its range, no source says what the page is, or it is of a gigantic page (not
+        modelled); nothing has changed then.
 
     References
     ----------
@@ -75,6 +77,7 @@ def soft_offline_page(mem: Machine, pfn: int, *, cpu: int = 0, layout: FlagsLayo
     row = row_of(mem, pfn)
     if row < 0:
         return _nothing(pfn, Errno.ENXIO)
+    refuse_gigantic(mem, row, "its soft offlining is not modelled")
     if "enable_soft_offline" in mem.geometry.features and not mem.state.failure["enable_soft_offline"][0]:
         told = bool(mem.state.failure["told_disabled"][0])
         mem.state.failure["told_disabled"] = 1
@@ -146,4 +149,4 @@ def _migrate_folio(mem: Machine, folio: int, row: int, cpu: int) -> int:
     mms = int(mem.state.folios["mms"][folio & HANDLE_SLOT])
     tlb = Tlb(mem.geometry, mem.cpus, [[cpu]] * max(mms.bit_length(), 1))
     node = int(mem.state.zones["node"][mem.state.pages["zone"][row]])
-    return migrate_pages(mem, [folio], node, caller="memory_failure", cpu=cpu, tlb=tlb).rc
+    return move_folios(mem, [folio], node, CALLERS["memory_failure"], cpu=cpu, tlb=tlb).rc

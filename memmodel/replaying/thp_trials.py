@@ -12,8 +12,9 @@ import numpy as np
 from memmodel.mechanisms.buddy import alloc_pages
 from memmodel.mechanisms.compaction import try_to_compact_pages
 from memmodel.mechanisms.huge_pages import thp_fault
-from memmodel.mechanisms.hugetlb import alloc_hugetlb
+from memmodel.mechanisms.hugetlb import pool_folios
 from memmodel.mechanisms.kswapd import WokenKswapd
+from memmodel.mechanisms.policies import Steps
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.start import read_files
 
@@ -64,7 +65,7 @@ def _run(folder: Path, row: dict[str, str]) -> Trial:
     mem = PhysicalMemory.from_snapshot(read_files(folder / row["dir"] / "gt_snap.txt.xz")[0])
     before, wanted = mem.vmstat(), int(row["wanted"])
     if row["mode"] == "hugetlb":
-        folios = alloc_hugetlb(mem, wanted, compact=try_to_compact_pages, kswapd=WokenKswapd())
+        folios = pool_folios(mem, wanted, steps=Steps(compact=try_to_compact_pages, kswapd=WokenKswapd()))
         got, each = int(np.count_nonzero(folios >= 0)), ""
     else:
         each = "".join("1" if _fault(mem, row["mode"]) else "0" for _ in range(wanted))

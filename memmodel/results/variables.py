@@ -445,6 +445,14 @@ _COMPACTION = (
     Variable(
         "compaction_cost", "float64", "1", "compaction cost", "mmtests' sum of the counters, in its arbitrary units."
     ),
+    Variable(
+        "time_migrations_ns",
+        "float64",
+        "ns",
+        "time of compaction's migrations",
+        "Of the calls, unmapping, flushing, copying and mapping again, by the machine's prices. Not all of compaction: "
+        "no source has a rate for its scanners, and scanning is not priced.",
+    ),
 )
 
 VARIABLES: Mapping[str, Variable] = catalogue(

@@ -162,6 +162,11 @@ FEATURES: Mapping[str, Feature] = {
     "contig_free_chunks": Feature(
         (7, 2, 0), "contiguous ranges are freed in maximal aligned chunks, not page by page", unsure=_READ_IN_7_2
     ),
+    "gigantic_compound": Feature(
+        (6, 12, 0),
+        "gigantic pages are one compound page from the start, and freed by pageblock past the per-CPU lists",
+        unsure=_READ_IN_6_12,
+    ),
     "cma_oversize_uncounted": Feature(
         (6, 12, 0), "a request for more than its whole CMA area is no cma_alloc_fail", unsure=_READ_IN_6_12
     ),

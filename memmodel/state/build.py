@@ -11,6 +11,7 @@ from memmodel.errors import InputError
 from memmodel.geometry import Geometry, zone_limits
 from memmodel.state.cma_layout import area_dtype
 from memmodel.state.failure_layout import failure_dtype, node_failures_dtype
+from memmodel.state.gigantic import gigantic_dtype
 from memmodel.state.layout import (
     MAX_COMPACTIONS,
     MIGRATE_TYPES,
@@ -47,6 +48,8 @@ __all__ = [
     "overwrite",
     "size_memory",
     "with_area",
+    "with_gigantic",
+    "without_gigantic",
     "with_contents",
 ]
 
@@ -67,6 +70,7 @@ DTYPES = {
     "node_failures": node_failures_dtype,
     "areas": area_dtype,
     "area_bits": np.dtype(np.uint64),
+    "gigantic": gigantic_dtype,
     "contents": np.dtype(np.uint8),
     "vmstat": np.dtype(np.int64),
 }
@@ -231,6 +235,7 @@ def empty_memory(geometry: Geometry, spans: Sequence[ZoneSpan], cpus: int = 1) -
         node_failures=_records(np.zeros(n_nodes, node_failures_dtype)),
         areas=_records(np.zeros(0, area_dtype)),
         area_bits=np.zeros(0, np.uint64),
+        gigantic=_records(np.zeros(0, gigantic_dtype)),
         contents=np.zeros((0, geometry.page_size_bytes), np.uint8),
         vmstat=np.zeros(N_COUNTERS, np.int64),
     )
@@ -315,7 +320,7 @@ def overwrite(memory: Memory, source: Memory) -> Memory:
         _bytes(memory.folios)[used:used_before] = 0  # and no further: what was never used has no memory behind it
     else:
         memory = memory._replace(folios=_records(_copied(source.folios)))
-    small = {"ue_lines", "areas", "area_bits"}
+    small = {"ue_lines", "areas", "area_bits", "gigantic"}
     for name in DTYPES.keys() - {"folios", *small}:  # of one machine: all of the same shape
         _bytes(getattr(memory, name))[...] = _bytes(getattr(source, name))
     copies: dict[str, Any] = {name: getattr(source, name).copy() for name in small}
@@ -336,6 +341,17 @@ def with_area(memory: Memory, row: int, n_pages: int, order_per_bit: int, zone: 
     areas[-1] = row, n_pages, n_pages, memory.area_bits.size, order_per_bit, zone
     words = np.zeros(-(-(n_pages >> order_per_bit) // 64), np.uint64)
     return memory._replace(areas=_records(areas), area_bits=np.concatenate([memory.area_bits, words]))
+
+
+def with_gigantic(memory: Memory, row: int, order: int, area: int) -> Memory:
+    """The same memory with one more gigantic page."""
+    page = np.array([(row, order, area)], gigantic_dtype)
+    return memory._replace(gigantic=_records(np.concatenate([memory.gigantic.view(np.ndarray), page])))
+
+
+def without_gigantic(memory: Memory, number: int) -> Memory:
+    """The same memory without the record of a gigantic page."""
+    return memory._replace(gigantic=_records(np.delete(memory.gigantic.view(np.ndarray), number)))
 
 
 def grow_folios(memory: Memory, n_more: int) -> Memory:

@@ -9,6 +9,7 @@ import numpy as np
 from memmodel.errors import InvariantError
 from memmodel.jit import inlined, kernel
 from memmodel.state.check_areas import free_page_taken, wrong_count, wrong_place
+from memmodel.state.gigantic import not_whole
 from memmodel.state.layout import NONE, NR_ORDERS, BlockBit, Feature, Kind, Memory, MigrateType, PageFlag
 
 __all__ = ["Law", "check"]
@@ -42,6 +43,7 @@ class Law(IntEnum):
     AREA_PLACE = 23
     AREA_COUNT = 24
     AREA_PAGE = 25
+    GIGANTIC_PAGE = 26
 
 
 MESSAGES: dict[Law, Callable[[int, int], str]] = {
@@ -74,6 +76,7 @@ MESSAGES: dict[Law, Callable[[int, int], str]] = {
     Law.AREA_PAGE: lambda a, p: (
         f"CMA area {a}: a page of the block at row {p}, which the allocator holds, is given out"
     ),
+    Law.GIGANTIC_PAGE: lambda g, p: f"gigantic page {g}: row {p} is not in use as a page of it alone",
 }
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
@@ -336,11 +339,12 @@ def _failures(memory: Memory) -> Broken:
 
 
 def _areas(memory: Memory) -> Broken:
-    """CMA areas lie where they should, and what they gave out is nobody else's."""
+    """CMA areas lie where they should, and what they and gigantic pages have is nobody else's."""
     for law, search in (
         (Law.AREA_PLACE, wrong_place),
         (Law.AREA_COUNT, wrong_count),
         (Law.AREA_PAGE, free_page_taken),
+        (Law.GIGANTIC_PAGE, not_whole),
     ):
         broken = search(memory)
         if broken is not None:

@@ -449,5 +449,6 @@ class Memory(NamedTuple):
     node_failures: npt.NDArray[Any]  # node_failures_dtype, [highest node + 1]
     areas: npt.NDArray[Any]  # area_dtype, [CMA areas]
     area_bits: npt.NDArray[np.uint64]  # their bitmaps, one behind the other, each from a new word on
+    gigantic: npt.NDArray[Any]  # gigantic_dtype, [gigantic hugetlb pages]
     contents: npt.NDArray[np.uint8]  # [n_pages, page_size], or no rows
     vmstat: npt.NDArray[np.int64]  # Vmstat, then MthpStat by order

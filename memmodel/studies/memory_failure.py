@@ -11,7 +11,7 @@ from memmodel.mechanisms.buddy import alloc_pages
 from memmodel.mechanisms.failure_settings import hardware_corrupted_kib, memory_failure_stats, set_memory_failure
 from memmodel.mechanisms.failure_signals import Task
 from memmodel.mechanisms.folio_state import set_folio
-from memmodel.mechanisms.hugetlb import alloc_hugetlb
+from memmodel.mechanisms.hugetlb import pool_folios
 from memmodel.mechanisms.memory_failure import memory_failure
 from memmodel.mechanisms.poisoning import inject_poison
 from memmodel.mechanisms.soft_offline import soft_offline_page
@@ -75,7 +75,7 @@ def filled(point: Mapping[str, Any]) -> PhysicalMemory:
     mem = PhysicalMemory(geometry, int(point["memory_gib"] * 2**30), seed=0)
     n_pages = int(mem.state.zones["managed"].sum() * IN_USE)
     if point["backing"] == "hugetlb":
-        folios = alloc_hugetlb(mem, n_pages >> ORDER_2MIB)
+        folios = pool_folios(mem, n_pages >> ORDER_2MIB)
     else:
         folios = alloc_pages(mem, point["folio_order"], n_pages >> point["folio_order"])
     folios = folios[folios >= 0]

@@ -7,7 +7,7 @@ import memmodel as mm
 from memmodel.errors import GeometryError
 from memmodel.geometry import Geometry
 from memmodel.kernels import lru
-from memmodel.state.layout import MigrateType
+from memmodel.state.layout import Kind, MigrateType, PageFlag
 from tests.reference import views
 from tests.reference.views import refused
 
@@ -372,6 +372,36 @@ def test_alloc_contig_pages__unmovable_pages_are_busy_and_passed():
     assert pfn // 1024 * 1024 != out.pfn
     used = mm.alloc_contig_pages(mem, 8192)
     assert (used.errno, used.reason, used.where) == (-16, "unmovable", pfn)
+
+
+@pytest.mark.parametrize("way", ["contig", "cma"])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_free_contig_range__a_poisoned_page_leaves_the_allocator(kernel, held, way):
+    """free_contig_range() puts page by page: what memory_failure() holds stays in use, the rest is free again.
+
+    Before 7.3 an error that its caller holds the page for keeps that reference.
+    """
+    mem, area = machine(kernel)
+    free = int(mem.state.zones["free_pages"].sum())
+    pages = (mm.cma_alloc(mem, area, 64) if way == "cma" else mm.alloc_contig_pages(mem, 64)).pages
+    row, flags = int(mem.index(pages.pfn)) + 5, mm.MfFlag.SW_SIMULATED
+    mm.memory_failure(mem, pages.pfn + 5, flags=flags | mm.MfFlag.COUNT_INCREASED if held else flags)
+    kept = held and kernel != "7.3"
+    assert mem.state.pages["refcount"][row] == 1 + kept
+    mem.check()
+    if way == "cma" and not kept:
+        refused(mem, "the kernel would free it under its owner", mm.unpoison_memory, pages.pfn + 5)
+    give = (mm.cma_release, area) if way == "cma" else (mm.free_contig_range,)
+    give[0](mem, *give[1:], pages)
+    mem.check()
+    page = mem.state.pages[row]
+    assert (page["state"] >> 4, page["pg_flags"], page["refcount"]) == (Kind.HWPOISON, PageFlag.HWPOISON, kept)
+    assert int(mem.state.zones["free_pages"].sum()) == free - 1
+    if way == "contig":
+        refused(mem, "is not in use", mm.free_contig_range, mm.ContigRange(pages.pfn + 5, 1))
+    assert mm.unpoison_memory(mem, pages.pfn + 5).rc == 0
+    mem.check()
 
 
 @pytest.mark.parametrize("gfp", ["GFP_KERNEL|__GFP_ACCOUNT", "GFP_KERNEL|__GFP_NORETRY"])

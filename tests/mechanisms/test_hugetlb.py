@@ -102,9 +102,8 @@ def test_alloc_hugetlb__which_way_they_are_freed(thp, size, count):
 
 def test_alloc_hugetlb__refused():
     mem = memory()
-    refused(
-        mem, "huge pages of order 18 are gigantic (MAX_PAGE_ORDER 10): not modelled", mm.alloc_hugetlb, 1, size="1GiB"
-    )
+    area = mm.CmaArea(0, 0, 512, 0)
+    refused(mem, "cma belongs to gigantic pages; order 9", mm.alloc_hugetlb, 1, cma={0: area})
     refused(mem, "huge pages of '3MiB'; a power of two", mm.alloc_hugetlb, 1, size="3MiB")
     refused(mem, "huge pages of 4096", mm.alloc_hugetlb, 1, size=4096)
     refused(mem, "size 'big'", mm.alloc_hugetlb, 1, size="big")

@@ -1,6 +1,6 @@
 """migrate_pages() against its slow twin, on machines that both allocate from; what is refused; what is kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -10,7 +10,7 @@ import memmodel as mm
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels import lru, page_alloc
 from memmodel.kernels.page_alloc import Request
-from memmodel.mechanisms.migration import CALLERS, targets_of
+from memmodel.mechanisms.migration import CALLERS, move_folios, targets_of
 from memmodel.state.layout import NONE, FolioBit, Kind, PageFlag
 from tests.reference import tlb as reference
 from tests.reference.migration import Folio, Migrator
@@ -184,7 +184,9 @@ def test_migrate_pages__as_the_twin(case):
     twin = Twin(case, mem.copy(), folios)
     loaded = {cpu: m for m in (1, 0) for cpu in case.masks[m]}
     tlb = mm.Tlb(mem.geometry, CPUS, case.masks, lazy=case.lazy, loaded=loaded)
-    out = mm.migrate_pages(mem, folios, 1, caller=case.caller, mode=case.mode, batch=case.batch, tlb=tlb)
+    asked = CALLERS[case.caller]
+    asked = replace(asked, mode=case.mode or asked.mode)
+    out = move_folios(mem, folios, 1, asked, batch=case.batch, tlb=tlb)
     theirs = twin.run()
     mem.check()
     assert {name: getattr(out, name) for name in NUMBERS} == {name: getattr(theirs, name) for name in NUMBERS}

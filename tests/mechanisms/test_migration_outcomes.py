@@ -8,6 +8,7 @@ from memmodel.errors import InputError
 from memmodel.jit import JIT_ENABLED
 from memmodel.mechanisms.migration import CALLERS
 from memmodel.state.layout import FolioBit, Kind, PageFlag
+from tests.reference.views import refused
 
 PAGE = 4096
 
@@ -199,12 +200,15 @@ def test_migrate_pages__hugetlb_pages_have_a_flush_each():
 
 
 def test_migrate_pages__memory_failure_keeps_the_source():
+    """Its caller must account for it, which soft_offline_page() does: nobody else is given a page without a handle."""
     mem = machine()
     page = mm.alloc_pages(mem)
     row = mem.index(mem.pfn(page))[0]
-    out = mm.migrate_pages(mem, page, 1, caller="memory_failure")
-    assert out.rc == 0
-    assert mem.state.pages["state"][row] == Kind.USED << 4
+    refused(mem, "soft_offline_page moves", mm.migrate_pages, page, 1, caller="memory_failure")
+    out = mm.soft_offline_page(mem, int(mem.pfns.pfn(row)))
+    assert (out.rc, out.folio, mem.handles(row)[0]) == (0, int(page[0]), out.vacated)
+    assert mem.state.pages["state"][row] == Kind.HWPOISON << 4
+    assert mem.pfn(page)[0] == out.moved_to
     mem.check()
 
 

@@ -10,8 +10,9 @@ import pytest
 import memmodel as mm
 from memmodel.errors import InputError
 from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.copying import copy_rule
 from memmodel.mechanisms.khugepaged import NOT_PLAIN
-from memmodel.mechanisms.migration import CALLERS
+from memmodel.mechanisms.migration import CALLERS, survives_errors
 from memmodel.state.layout import MAPPING_SHIFT, FolioBit, Mapping, PageFlag
 
 __all__ = ["STEPS", "Effect"]
@@ -343,13 +344,34 @@ def contig(walk):
     return migrating(drops=True)
 
 
+def gigantic(walk):
+    """A page of the first order that the buddy allocator has not."""
+    mem, areas = walk.mem, mm.cma_areas(walk.mem)
+    size = mem.geometry.page_size_bytes << mem.geometry.max_page_order + 1
+    nodes = {node_at(mem, area): area for area in areas} if walk.rng.random() < 0.5 else None
+    done = mm.alloc_hugetlb(mem, walk.rng.randint(1, 2), size=size, cpu=cpu_of(walk), cma=nodes)
+    walk.counts["gigantic"] += len(done.pages)
+    walk.counts["gigantic failed"] += bool(done.reason)
+    walk.ranges += [(page, mm.ContigRange(page.pfn, page.n_pages)) for page in done.pages]
+    return migrating(drops=True)
+
+
+def node_at(mem, area):
+    return int(mem.state.zones["node"][mem.state.pages["zone"][int(mem.index(area.pfn))]])
+
+
 def give_back(walk):
-    """A range, or its first or last pages; an area's in whole bits."""
+    """A range, or its first or last pages; an area's in whole bits, a gigantic page whole."""
     rng = walk.rng
     if not walk.ranges:
         return contig(walk)
     number = rng.randrange(len(walk.ranges))
     area, (pfn, n_pages) = walk.ranges[number]
+    if isinstance(area, mm.GiganticPage):
+        mm.free_gigantic(walk.mem, area, cpu=cpu_of(walk))
+        del walk.ranges[number]
+        walk.counts["given back"] += n_pages
+        return Effect()
     unit = 1 if area is None else 1 << area.order_per_bit
     n_first = rng.choice([0, rng.randrange(n_pages) // unit * unit])
     parts = [mm.ContigRange(pfn, n_first), mm.ContigRange(pfn + n_first, n_pages - n_first)]
@@ -372,7 +394,7 @@ def migrate(walk):
     batch = rng.choice([None, 1, 32])
     done = mm.migrate_pages(
         *(walk.mem, some(walk, 60), node_of(walk)),
-        caller=rng.choice(sorted(set(CALLERS) - {"memory_failure"})),  # who keeps what the folios lay in
+        caller=rng.choice(sorted(set(CALLERS) - {"memory_failure"})),  # which soft_offline_page alone may be
         mode=rng.choice([None, "async", "sync_light", "sync"]),
         batch=batch,
         cpu=cpu_of(walk),
@@ -447,7 +469,7 @@ def folios_at(walk, pfn):
 def inject(walk):
     """A latent error. A kernel that does not survive its copies refuses to go on, and the walk goes back."""
     mem, rng = walk.mem, walk.rng
-    survives = "migration_mc_copy" in mem.geometry.features
+    survives = survives_errors(mem, copy_rule(mem.geometry))
     if mem.state.ue_lines.size >= 40:
         return fail(walk)
     start = None if survives else mem.copy()
@@ -542,6 +564,7 @@ STEPS = {
     "cma_reserve": (1, reserve),
     "cma_alloc": (8, cma),
     "alloc_contig_pages": (5, contig),
+    "gigantic pages": (3, gigantic),
     "give back": (8, give_back),
     "migrate_pages": (5, migrate),
     "move_pages": (3, move),

@@ -214,17 +214,12 @@ class Walk:
             self.counts["parts"] += 1
 
     def follow_pages(self, rows):
-        """A page that an error took is in no range any more; one that nobody wants back is leaked, as in the kernel."""
+        """A page that nobody wants back is leaked, as in the kernel; of a range it stays its holder's until then."""
         mem = self.mem
         for row in rows:
             kind = mem.state.pages["state"][row] >> 4
             if kind == Kind.USED and mem.handles(row)[0] < 0 and not self.in_range(row):
                 self.leaked.add(row)
-            for number in [number for number in self.in_range(row) if kind != Kind.USED]:
-                area, (pfn, n_pages) = self.ranges[number]
-                n_first = int(mem.pfns.pfn(row)) - pfn
-                parts = [mm.ContigRange(pfn, n_first), mm.ContigRange(pfn + n_first + 1, n_pages - n_first - 1)]
-                self.ranges[number : number + 1] = [(area, part) for part in parts if part.n_pages]
         self.leaked = {row for row in self.leaked if mem.state.pages["state"][row] >> 4 == Kind.USED}
 
     def in_range(self, row):

@@ -6,7 +6,7 @@ import pytest
 import memmodel as mm
 from memmodel.errors import InvariantError
 from memmodel.geometry import Geometry
-from memmodel.state.build import with_area
+from memmodel.state.build import with_area, with_gigantic
 from memmodel.state.check import Law
 from memmodel.state.layout import BlockBit, Kind, PageFlag
 from tests.reference import views
@@ -159,6 +159,15 @@ def area(row=80, zone=1, taken=0, available=4, count=1):
     return break_it
 
 
+def gigantic(row, order=5):
+    """A record of a gigantic page."""
+
+    def break_it(mem):
+        mem.state = with_gigantic(mem.state, row, order, 0xFFFFFFFF)
+
+    return break_it
+
+
 BREAKS = {
     "a folio's first page is a tail": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 0, Kind.TAIL)),
     "a block behind the last row": (Law.TAIL_WITHOUT_HEAD, lambda mem: set_state(mem, 88, Kind.HOLE, 5)),
@@ -255,6 +264,13 @@ BREAKS = {
     "an area that counts too many": (Law.AREA_COUNT, area(available=5)),
     "an area that counts what it gave out": (Law.AREA_COUNT, area(taken=1)),
     "an area that gave out a free page": (Law.AREA_PAGE, area(taken=4, available=3)),
+    "a gigantic page of free pages": (Law.GIGANTIC_PAGE, gigantic(64)),
+    "a gigantic page of folios": (Law.GIGANTIC_PAGE, gigantic(0)),
+    "a gigantic page beyond all rows": (Law.GIGANTIC_PAGE, gigantic(64, 6)),
+    "two gigantic pages in one place": (
+        Law.GIGANTIC_PAGE,
+        lambda mem: (mm.alloc_contig_pages(mem, 32), gigantic(32, 5)(mem), gigantic(48, 4)(mem)),
+    ),
     "a used page without its slot": (Law.FOLIO_TABLE, assign("folios", "index", 1, 0xFFFFFFFF)),
 }
 

@@ -5,6 +5,8 @@ import pytest
 import xarray as xr
 
 import memmodel as mm
+from memmodel.cost.machines import load_machine
+from memmodel.cost.model import CopyCounts, price
 from memmodel.report.thp_success import interval, paired_difference, plot_thp_success
 
 SMALL = {"size_mib": 64, "churn": 1.0}
@@ -69,6 +71,30 @@ def test_compaction__what_each_does():
     assert bool((ds["compaction_cost"] >= 0).all())
     moved = ds["pgmigrate_success"] > 500
     assert bool((ds["isolated_per_migrated"].where(moved) < 2.5).where(moved, True).all())
+
+
+def test_compaction__time_of_the_migrations():
+    """By the machine's prices: a page is unmapped, copied and mapped again, and flushed on the CPU that compacts."""
+    settings = {"size_mib": 128, "churn": 0.5, "unmovable": [0.05, 0.3]}
+    ds = mm.run_study("compaction", settings, seed=5, progress=False)
+    time, machine = ds["time_migrations_ns"], load_machine("zen3-32c")
+    assert (time.attrs["units"], time.attrs["long_name"]) == ("ns", "time of compaction's migrations")
+    assert "scanning is not priced" in time.attrs["comment"]
+    phases = ("call", "unmap", "flush", "copy", "remap", "folio_overhead")
+    np.testing.assert_allclose(sum(ds[f"time_{phase}_ns"] for phase in phases), time)
+    moved = ds["pgmigrate_success"]
+    assert bool((moved > 500).all())
+    np.testing.assert_allclose(ds["time_remap_ns"], moved * machine.migration.remap_pte.value)
+    counts = CopyCounts(moved * 4096, 4096, moved, moved, 0)
+    np.testing.assert_allclose(ds["time_copy_ns"], price(counts, machine).copy_ns)
+    calls = ds["time_call_ns"] / machine.migration.call.value
+    assert bool((calls == calls.round()).all())
+    assert bool((calls >= moved / 2 ** ds["pageblock_order"]).all())  # no list is longer
+    other = mm.run_study("compaction", settings, seed=5, machine="arm64-128c", progress=False)
+    assert bool((other["pgmigrate_success"] == moved).all())
+    assert bool((other["time_migrations_ns"] > time).all())
+    none = mm.run_study("compaction", {"how": "kcompactd", "size_mib": 64, "fill": 0.0}, seed=5, progress=False)
+    assert (float(none["pgmigrate_success"]), float(none["time_migrations_ns"])) == (0, 0)
 
 
 def test_interval__of_known_numbers():
