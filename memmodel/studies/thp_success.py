@@ -13,7 +13,7 @@ import numpy.typing as npt
 from memmodel.cost.compaction import compaction_cost
 from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_free
-from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
 from memmodel.state.sizing import Sysctls
