@@ -13,7 +13,7 @@ from memmodel.kernels.compact_control import ALL_ORDERS
 from memmodel.kernels.lru import drain_lru
 from memmodel.kernels.migration_job import Mode
 from memmodel.mechanisms.buddy import whole_number
-from memmodel.mechanisms.compactor import compactor, prepare
+from memmodel.mechanisms.compactor import compactor, populated_zones, prepare
 from memmodel.mechanisms.kswapd import zone_type
 from memmodel.mechanisms.migration import MODES
 from memmodel.mechanisms.policies import Compaction, CompactPriority, CompactRequest, CompactResult
@@ -180,7 +180,7 @@ def compact_memory(mem: Machine, *, node: int | None = None, cpu: int = 0) -> Co
     def run() -> dict[int, int]:
         for number in range(mem.cpus):
             drain_lru(mem.state, np.uint64(number))
-        rows = [row for number in nodes for row in _populated(mem, number)]
+        rows = [row for number in nodes for row in populated_zones(mem, number)]
         return {row: _all_of(mem, on_cpu, row, Mode.SYNC, bits) for row in rows}
 
     return _counted(mem, run)
@@ -215,7 +215,7 @@ def run_kcompactd(
     kind = zone_type(highest)
     wanted = whole_number(order, "order", 0, mem.geometry.max_page_order)
     zones = mem.state.zones
-    rows = [row for row in _populated(mem, mem.check_node(node)) if zones["zone_type"][row] <= kind]
+    rows = [row for row in populated_zones(mem, mem.check_node(node)) if zones["zone_type"][row] <= kind]
     highest_row = max(zones["zone_type"][rows].tolist(), default=0)
     task = prepare(mem, on_cpu, wanted, Mode.SYNC_LIGHT, MigrateType.UNMOVABLE, highest=highest_row)
     results = np.full(len(zones), -1, np.int64)
@@ -254,7 +254,7 @@ def run_proactive_compaction(
     on_cpu = mem.check_cpu(cpu)
     level = whole_number(proactiveness, "proactiveness", 0, 100)
     low, high = _score_marks(mem, level)
-    rows = _populated(mem, mem.check_node(node))
+    rows = populated_zones(mem, mem.check_node(node))
     by_order, present = count_free(mem.state).sum(axis=1)[rows], mem.state.zones["present"][rows]
     if not level or fragmentation_score_node(by_order, present, mem.geometry.hpage_pmd_order) <= high:
         return CompactionOutcome({}, 0, 0, 0, 0, 0)
@@ -286,14 +286,7 @@ def _counted(mem: Machine, run: Callable[[], dict[int, int]]) -> CompactionOutco
     return CompactionOutcome({names[row]: CompactResult(result) for row, result in results.items()}, *counts)
 
 
-def _populated(mem: Machine, node: int) -> list[int]:
-    """Rows of a node's zones with pages, ascending by type (populated_zone)."""
-    zones = mem.state.zones
-    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["present"] > 0))
-    return sorted(rows.tolist(), key=lambda row: int(zones["zone_type"][row]))
-
-
 def _zone_row(mem: Machine, node: int, zone: str) -> int:
     types = mem.state.zones["zone_type"]
-    names = {ZoneType(int(types[row])).label: row for row in _populated(mem, mem.check_node(node))}
+    names = {ZoneType(int(types[row])).label: row for row in populated_zones(mem, mem.check_node(node))}
     return names[one_of(zone, names, "zone")]

@@ -1,6 +1,7 @@
 """A task that compacts: its struct compact_control, its list of sources, and the migrations that it makes."""
 
 import numpy as np
+import numpy.typing as npt
 
 from memmodel.errors import InputError
 from memmodel.kernels.compact_control import CLUSTER_MAX, Compact, control_dtype, said_dtype
@@ -12,7 +13,7 @@ from memmodel.mechanisms.tlb import MAX_MMS, Tlb
 from memmodel.state.layout import NR_ORDERS
 from memmodel.state.machine import Machine
 
-__all__ = ["compactor", "prepare", "room_for_parts"]
+__all__ = ["compactor", "populated_zones", "prepare", "room_for_parts"]
 
 
 def compactor(mem: Machine, cpu: np.uint64) -> Compactor:
@@ -65,3 +66,10 @@ def prepare(mem: Machine, cpu: np.uint64, order: int, mode: Mode, migratetype: i
         control[name] = value
     control["cpu"], control["pmd_order"] = cpu, mem.geometry.hpage_pmd_order
     return task._replace(job=task.job._replace(mode=np.uint64(mode)))
+
+
+def populated_zones(mem: Machine, node: int) -> list[int]:
+    """Rows of a node's zones with pages, ascending by type (populated_zone)."""
+    zones = mem.state.zones
+    rows: npt.NDArray[np.int64] = np.flatnonzero((zones["node"] == node) & (zones["present"] > 0))
+    return sorted(rows.tolist(), key=lambda row: int(zones["zone_type"][row]))
