@@ -363,6 +363,9 @@ def replay(  # noqa: PLR0913 - an argument an option
     percpu_pagelist_high_fraction, cma_size.
     """
     if settings:
+        for option, given in (("--end", end), ("--compaction", compaction)):
+            if given is not None:
+                raise InputError(f"{option}: not with --set, which repeats requests and compares nothing")
         return _what_if(trace, start, kernel, settings, out, as_json)
     if out is not None:
         raise InputError("--out: only a replay with --set makes a Dataset")

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from memmodel.cli import run_command
+from memmodel.report.panels import check_path
 from memmodel.report.thp_success import Interval, interval, paired_difference, plot_thp_success
 from memmodel.results.dataset import check_target, save
 from memmodel.results.text import table
@@ -64,6 +65,7 @@ def show(page_size: str, fixed: int, options: dict[str, Any], replicates: int, w
 @click.option("--plot", default="thp_success.png", show_default=True, help="Picture to write.")
 def main(replicates: int, size_mib: int, page_size: str, workers: int, out: str, plot: str) -> int:
     check_target(out)
+    check_path(plot)
     target = Path(out)
     other = target.with_name(f"{target.stem}_fixed_reserve{target.suffix}")
     check_target(str(other))

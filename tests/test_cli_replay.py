@@ -89,6 +89,9 @@ def test_replay__end_is_compared(run):
         ((TRACE, "--start", START, "--set", "page_block_max_order"), "write name=value"),
         ((TRACE, "--start", START, "--set", "kernel=6.1", "--set", "kernel=7.3"), "kernel is set twice"),
         ((TRACE, "--start", START, "--set", "cma_size=1XiB"), "cma_size"),
+        ((TRACE, "--start", START, "--set", "kernel=6.1", "--compaction", "given"), "--compaction: not with --set"),
+        ((TRACE, "--start", START, "--set", "kernel=6.1", "--end", START), "--end: not with --set"),
+        ((TRACE, "--start", START, "--compaction", "guessed"), "guessed"),
     ],
 )
 def test_replay__bad_input_is_2(run, arguments, text):

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 import memmodel as mm
-from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.state.layout import Vmstat
 from memmodel.studies.thp_success import STUDY, machine_of, settle
 

@@ -12,11 +12,14 @@ import numpy.typing as npt
 from memmodel.jit import inlined
 from memmodel.kernels.buddy import USED
 from memmodel.kernels.freelist import ONE
-from memmodel.state.layout import BlockBit, Memory, MigrateType, PageFlag
+from memmodel.state.layout import BlockBit, Feature, Memory, MigrateType, PageFlag
 
 U = np.uint64
 I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
+ANY_SOURCES = np.uint64(Feature.PAGEBLOCK_ORDER_SOURCES)
+LARGE_FOLIOS = np.uint64(Feature.LARGE_FOLIO_COMPACTION)
+COUNTS_PAGES = np.uint64(Feature.COMPACTION_COUNTS_PAGES)
 SKIP, OFFLINE = np.uint64(BlockBit.SKIP), np.uint64(BlockBit.OFFLINE)
 LRU = np.uint64(PageFlag.LRU)
 MOVABLE = np.uint64(MigrateType.MOVABLE)
@@ -196,9 +199,11 @@ def worth_looking(mem: Memory, c: Compact, row: I) -> bool:
 
 
 @inlined
-def scan_limit(c: Compact) -> I:
-    """Entries of free lists that a fast search looks at: fewer after each that failed (freelist_scan_limit)."""
-    return (np.int64(CLUSTER_MAX) >> min(np.int64(63), np.int64(c.control[0].fast_search_fail))) + 1
+def like_movable(mem: Memory, c: Compact) -> bool:
+    """Whether a direct compaction looks for sources as one for a MOVABLE request does."""
+    control = c.control[0]
+    whole = bool(mem.params.features & ANY_SOURCES) and bool(control.order >= np.int64(mem.params.pageblock_order))
+    return bool(control.migratetype == MOVABLE) or whole
 
 
 @inlined

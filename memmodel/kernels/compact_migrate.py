@@ -1,6 +1,6 @@
-"""Compaction's migration scanner: from the zone's start up, and first by the free lists, for pages to move away.
+"""Compaction's migration scanner: pageblock by pageblock from the zone's start up, for pages to move away.
 
-mm/compaction.c (fast_find_migrateblock, isolate_migratepages, isolate_migratepages_block), 6.12.117.
+mm/compaction.c (isolate_migratepages, isolate_migratepages_block), 6.12.117.
 """
 
 import numpy as np
@@ -9,54 +9,43 @@ from memmodel.jit import inlined, never_inline, outlined
 from memmodel.kernels.buddy import USED
 from memmodel.kernels.compact_control import (
     ALL_ORDERS,
+    ANY_SOURCES,
     CLUSTER_MAX,
-    COSTLY_ORDER,
+    COUNTS_PAGES,
+    LARGE_FOLIOS,
     LRU,
     MOVABLE,
-    NOT_SEEN,
-    SPENT,
     Compact,
     Said,
     advance_cached_migrate,
     fills_block,
     first_of_block,
     is_captured,
+    like_movable,
     pageblock_pages,
     say,
-    scan_limit,
     set_skip,
     skips,
     whole_block,
     worth_looking,
     zone_start,
 )
-from memmodel.kernels.compact_free import COUNTS_PAGES, LARGE_FOLIOS
-from memmodel.kernels.freelist import CMA, FREE, ONE, ORDER_BITS, block_type, free_list
-from memmodel.kernels.isolation import rotate_behind
+from memmodel.kernels.compact_search import find_source_block
+from memmodel.kernels.freelist import CMA, FREE, ONE, ORDER_BITS, block_type
 from memmodel.kernels.lru import isolate_folio, put_back_folio
 from memmodel.kernels.migration_folio import DIRTY, HUGETLB, INACCESSIBLE, NO_MIGRATE, WRITEBACK, bits_of
 from memmodel.kernels.migration_job import Mode
 from memmodel.kernels.pageblock import KIND_BITS
 from memmodel.kernels.watermark import ALLOC_CMA
-from memmodel.state.layout import Feature, FolioBit, Memory, PageFlag
+from memmodel.state.layout import FolioBit, Memory
 
 U = np.uint64
 I = np.int64  # noqa: E741 - the pair of U
 ZERO = np.uint64(0)
 ASYNC, SYNC = Mode.ASYNC.value, Mode.SYNC.value
 FILE = np.uint64(FolioBit.FILE)
-ANON = np.uint64(PageFlag.ANON)
-ANY_SOURCES = np.uint64(Feature.PAGEBLOCK_ORDER_SOURCES)
 PASSED, STAYS, MOVES = range(3)
-ISOLATE_MIGRATEPAGES, ROTATED_LAST = Said.ISOLATE_MIGRATEPAGES.value, Said.ROTATED_LAST.value
-
-
-@inlined
-def like_movable(mem: Memory, c: Compact) -> bool:
-    """Whether a direct compaction looks for sources as one for a MOVABLE request does."""
-    control = c.control[0]
-    whole = bool(mem.params.features & ANY_SOURCES) and bool(control.order >= np.int64(mem.params.pageblock_order))
-    return bool(control.migratetype == MOVABLE) or whole
+ISOLATE_MIGRATEPAGES = Said.ISOLATE_MIGRATEPAGES.value
 
 
 @inlined
@@ -237,74 +226,6 @@ def isolate_block(mem: Memory, c: Compact, first: I, end: I) -> None:
         if what == STAYS and fails:
             row, chunk_end = spoil_chunk(mem, c, row, chunk_end)
     finish_scan(mem, c, first, min(row, end), end, scanned, unmarked)
-
-
-@inlined
-def search_source(mem: Memory, c: Compact, order: I, bound: I, limit: I, n_scanned: I) -> tuple[I, I]:
-    """One free list from its head: (row or -1, entries so far); a block below `bound` in a pageblock without the hint.
-
-    What was looked at goes behind the rest, where the search ends in this list.
-    """
-    control = c.control[0]
-    head = free_list(mem, np.uint64(control.zone), np.uint64(order), MOVABLE)
-    entry = np.uint64(mem.pages[head].next)
-    while entry != head:
-        n_scanned += 1
-        row = np.int64(entry)
-        found = row < bound and not skips(mem, row)
-        if n_scanned > limit or found:
-            if n_scanned > limit:
-                found = False
-            if rotate_behind(mem, entry):
-                say(c, ROTATED_LAST, row, order, np.int64(0), np.int64(0))
-            return (row if found else np.int64(-1)), n_scanned
-        entry = np.uint64(mem.pages[entry].next)
-    return np.int64(-1), n_scanned
-
-
-@inlined
-def searches_lists(mem: Memory, c: Compact) -> bool:
-    """Whether the free lists are asked for the next pageblock, or scanning just goes on."""
-    control = c.control[0]
-    row = np.int64(control.migrate)
-    if control.ignore_skip or control.finish_block or control.order <= COSTLY_ORDER:
-        return False
-    if row != zone_start(mem, c) and row != first_of_block(mem, row):
-        return False
-    return not control.direct or like_movable(mem, c)
-
-
-@outlined
-def find_source_block(mem: Memory, c: Compact) -> I:
-    """Where to look for sources next: in a pageblock that is partly free already (fast_find_migrateblock)."""
-    never_inline()
-    control = c.control[0]
-    if not searches_lists(mem, c):
-        return np.int64(control.migrate)
-    limit = scan_limit(c)
-    distance = (np.int64(control.free) - np.int64(control.migrate)) >> 1
-    if control.migrate != zone_start(mem, c):
-        distance >>= 2
-    bound = first_of_block(mem, np.int64(control.migrate) + distance)
-    row, n_scanned = np.int64(-1), np.int64(0)
-    order = np.int64(control.order) - 1
-    while order >= COSTLY_ORDER and row < 0 and n_scanned < limit:
-        if mem.zones[control.zone].nr_free[np.uint64(order)] != ZERO:
-            row, n_scanned = search_source(mem, c, order, bound, limit, n_scanned)
-        order -= 1
-    control.migrate_scanned += n_scanned
-    if row >= 0:
-        control.fast_search_fail = 0
-        if control.fast_start != SPENT:
-            control.fast_start = row if control.fast_start == NOT_SEEN else min(row, np.int64(control.fast_start))
-        if not mem.params.features & COUNTS_PAGES:
-            set_skip(mem, row)
-        return max(first_of_block(mem, row), zone_start(mem, c))
-    control.fast_search_fail += 1
-    if control.fast_start >= 0:
-        control.migrate = control.fast_start
-        control.fast_start = SPENT
-    return np.int64(control.migrate)
 
 
 @inlined

@@ -1,5 +1,7 @@
 """Allocate and free folios."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +17,17 @@ from memmodel.mechanisms.slowpath import SlowPath
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 
-__all__ = ["Asked", "alloc_pages", "allocate", "as_handles", "folio_rows", "free_pages", "stale", "whole_number"]
+__all__ = [
+    "Asked",
+    "alloc_pages",
+    "allocate",
+    "as_handles",
+    "folio_rows",
+    "free_pages",
+    "given_back",
+    "stale",
+    "whole_number",
+]
 
 MAX_COUNT = 1 << 31
 NO_STEPS = Steps()
@@ -82,8 +94,9 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     Raises
     ------
     InputError
-        If an argument is outside its range, or a policy answers what it should not; or if the kernel would not survive
-        to copy a latent error and `compact` is `try_to_compact_pages`: then nothing has been done.
+        If an argument is outside its range, or a policy answers what it should not or refuses; what the call had got
+        by then is free again. If the kernel would not survive to copy a latent error and `compact` is
+        `try_to_compact_pages`, nothing has been done.
 
     Notes
     -----
@@ -114,6 +127,8 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
     for policy in (steps.reclaim, steps.compact, steps.kswapd):
         if policy is not None and not callable(policy):
             raise InputError(f"reclaim, compact and kswapd are functions, not {policy!r}")
+    if steps.trace is not None and not isinstance(steps.trace, list):
+        raise InputError(f"trace is a list that gets steps, not {steps.trace!r}")
     refuse_compaction(mem, steps, gfp, order)
     zonelist, request = requested(mem, gfp, order, asked.node, asked.lru)
     handles = np.full(count, -1, np.int64)
@@ -127,13 +142,24 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
         if done == count or steps == NO_STEPS:
             break
         path = SlowPath(mem, zonelist, on_cpu, request, gfp, steps)
-        handles[done] = path.run()
+        with given_back(mem, handles, asked.cpu):
+            handles[done] = path.run()
         if steps.trace is not None:
             steps.trace.extend((*path.steps, path.outcome))
         if handles[done] < 0:
             break
         done += 1
     return handles
+
+
+@contextmanager
+def given_back(mem: Machine, handles: Handles, cpu: int) -> Iterator[None]:
+    """Where a policy raises, what the call has got so far is freed: nobody would know of it."""
+    try:
+        yield
+    except BaseException:
+        free_pages(mem, handles, cpu=cpu)
+        raise
 
 
 def free_pages(mem: Machine, folios: npt.ArrayLike, *, cpu: int = 0) -> None:

@@ -242,12 +242,23 @@ def copy_pages(
 
     Outcome of shape ``(pages tried,)``.
     """
-    rule = _rule(mem.geometry, "page", None, engine, None, 0)
+    rule = page_rule(mem, engine)
     bad = np.flatnonzero(has_error(mem, sources))
     n_tried = int(bad[0]) + 1 if bad.size else sources.size
     rows = np.ones((3, n_tried), np.uint64)
     rows[0], rows[1] = targets[:n_tried], sources[:n_tried]
     return _copy(mem, rule, mem.check_cpu(cpu), rows)
+
+
+def page_rule(mem: Machine, engine: str | None) -> CopyRule:
+    """How single pages are copied.
+
+    Raises
+    ------
+    InputError
+        If there is no such engine.
+    """
+    return _rule(mem.geometry, "page", None, engine, None, 0)
 
 
 def has_error(mem: Machine, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -1,13 +1,13 @@
 """Transparent huge pages: what a fault asks for and gets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import GeometryError, InputError, one_of
-from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, whole_number
+from memmodel.mechanisms.buddy import MAX_COUNT, Asked, allocate, given_back, whole_number
 from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp
 from memmodel.state.layout import MthpStat, Vmstat, mthp_counter
@@ -200,6 +200,8 @@ def _enabled(mem: Machine, orders: Sequence[int] | None, pmd_order: int) -> list
     """The enabled orders, highest first."""
     if orders is None:
         return [pmd_order]
+    if isinstance(orders, str) or not isinstance(orders, Iterable):
+        raise InputError(f"orders {orders!r}; several whole numbers are meant")
     rule = "THP_ORDERS_ALL_ANON"
     wanted = {whole_number(order, "order", LEAST_MTHP_ORDER, pmd_order, rule) for order in orders}
     if not wanted:
@@ -213,19 +215,20 @@ def _take(mem: Machine, requests: Sequence[Asked], count: int, steps: Steps) -> 
     """Handle and order of each fault; -1 and -1 where no request of it came."""
     folios, orders = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     done = 0
-    while done < count:
-        got = allocate(mem, requests[0], count - done, steps)
-        got = got[got >= 0]
-        folios[done : done + got.size], orders[done : done + got.size] = got, requests[0].order
-        done += got.size
-        if done == count:
-            break
-        for asked in requests[1:]:
-            folios[done] = allocate(mem, asked, 1, steps)[0]
-            if folios[done] >= 0:
-                orders[done] = asked.order
+    with given_back(mem, folios, requests[0].cpu):
+        while done < count:
+            got = allocate(mem, requests[0], count - done, steps)
+            got = got[got >= 0]
+            folios[done : done + got.size], orders[done : done + got.size] = got, requests[0].order
+            done += got.size
+            if done == count:
                 break
-        done += 1
+            for asked in requests[1:]:
+                folios[done] = allocate(mem, asked, 1, steps)[0]
+                if folios[done] >= 0:
+                    orders[done] = asked.order
+                    break
+            done += 1
     return folios, orders
 
 

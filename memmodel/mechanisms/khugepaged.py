@@ -9,7 +9,7 @@ from memmodel.errors import InputError
 from memmodel.kernels import lru
 from memmodel.kernels.copying import Status
 from memmodel.mechanisms.buddy import Asked, allocate, as_handles, folio_rows, free_pages
-from memmodel.mechanisms.copying import CopyOutcome, copy_pages, has_error
+from memmodel.mechanisms.copying import CopyOutcome, copy_pages, has_error, page_rule
 from memmodel.mechanisms.huge_pages import pmd_order_of
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps, refuse_compaction
 from memmodel.sources.gfp import parse_gfp
@@ -88,8 +88,8 @@ def khugepaged_collapse(
     InputError
         If a handle is stale or comes twice, the number is another or all are absent; or if a page is what khugepaged is
         not modelled for: part of a large folio, of a file, shared, pinned, locked, on no LRU list; pages of several
-        nodes, equally many on each; before 6.12 a latent error in a page; or as of `alloc_pages`. Nothing has changed
-        then.
+        nodes, equally many on each; before 6.12 a latent error in a page; or as of `alloc_pages`; or if there is no
+        such engine or CPU. Nothing has changed then.
 
     References
     ----------
@@ -97,6 +97,7 @@ def khugepaged_collapse(
     (collapse_file) are not modelled.
     """
     order, on_cpu = pmd_order_of(mem), mem.check_cpu(cpu)
+    page_rule(mem, engine)  # refused before anything changes
     handles = as_handles(folios)
     present, rows = _checked(mem, handles, 1 << order)
     node = _node_of(mem, rows)

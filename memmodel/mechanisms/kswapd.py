@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.errors import InputError
+from memmodel.errors import InputError, one_of
 from memmodel.kernels import slowpath as kernels
 from memmodel.kernels.compact_hints import reset_isolation_suitable
 from memmodel.kernels.lru import drain_lru
@@ -79,6 +79,11 @@ class WokenKswapd:
     reclaim
         As of `run_kswapd`; None finds nothing to reclaim.
 
+    Raises
+    ------
+    InputError
+        If it is no function.
+
     References
     ----------
     mm/vmscan.c: wakeup_kswapd, balance_pgdat (kswapd_failures); where the task gives way: mm/compaction.c
@@ -87,6 +92,8 @@ class WokenKswapd:
     """
 
     def __init__(self, reclaim: ReclaimPolicy | None = None) -> None:
+        if reclaim is not None and not callable(reclaim):
+            raise InputError(f"reclaim is a function, not {reclaim!r}")
         self._reclaim = reclaim or _nothing
         self._failures: dict[int, int] = {}
 
@@ -200,10 +207,8 @@ def zone_type(name: str) -> ZoneType:
     InputError
         If there is none of that name.
     """
-    for one in ZoneType:
-        if one.label == name:
-            return one
-    raise InputError(f"unknown zone {name!r}; one of: {', '.join(one.label for one in ZoneType)}")
+    types = {kind.label: kind for kind in ZoneType}
+    return types[one_of(name, types, "zone")]
 
 
 class _Balance:

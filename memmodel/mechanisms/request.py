@@ -42,6 +42,8 @@ def joins_lru(gfp: Gfp) -> bool:
 
 def requested(mem: Machine, gfp: Gfp, order: int, node: int, lru: bool) -> tuple[npt.NDArray[np.uint64], Request]:
     """Zonelist and request as kernels take them; kept, for making them takes as long as 300 allocations."""
+    if not isinstance(node, int | np.integer):  # it may be no key
+        mem.check_node(node)
     key = (order, gfp, node, lru)
     found: tuple[npt.NDArray[np.uint64], Request] | None = mem.requests.get(key)
     if found is None:

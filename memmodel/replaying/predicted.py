@@ -10,48 +10,18 @@ from memmodel.kernels import replay_compaction as kernels
 from memmodel.kernels.compact_control import CompactResult, Said
 from memmodel.kernels.compact_hints import reset_isolation_suitable
 from memmodel.kernels.replay_state import Action
-from memmodel.replaying.plan import ISOLATES
+from memmodel.mechanisms.compactor import populated_zones
+from memmodel.mechanisms.kswapd import zone_type
 from memmodel.replaying.predicting import CompactionTask
 from memmodel.replaying.report import Report
 from memmodel.replaying.run import Run
-from memmodel.sources.ftrace import FIELDS as FIELDS_OF
+from memmodel.replaying.said import FIELDS, SAID, heard, spelt
 from memmodel.sources.ftrace import Event
 from memmodel.state.layout import MAX_COMPACTIONS, NONE, ZoneType
 
 __all__ = ["PredictedRun"]
 
-SAID = {
-    Event.MM_COMPACTION_BEGIN: Said.BEGIN,
-    Event.MM_COMPACTION_END: Said.END,
-    Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: Said.ISOLATE_MIGRATEPAGES,
-    Event.MM_COMPACTION_ISOLATE_FREEPAGES: Said.ISOLATE_FREEPAGES,
-    Event.MM_COMPACTION_FAST_ISOLATE_FREEPAGES: Said.FAST_ISOLATE_FREEPAGES,
-    Event.MM_COMPACTION_MIGRATEPAGES: Said.MIGRATEPAGES,
-    Event.MM_COMPACTION_FINISHED: Said.FINISHED,
-    Event.MM_COMPACTION_SUITABLE: Said.SUITABLE,
-    Event.MM_COMPACTION_DEFERRED: Said.DEFERRED,
-    Event.MM_COMPACTION_DEFER_COMPACTION: Said.DEFER,
-    Event.MM_COMPACTION_DEFER_RESET: Said.DEFER_RESET,
-    Event.LIST_DELETE: Said.ISOLATED,
-    Event.LIST_ROTATE_FIRST: Said.ROTATED_FIRST,
-    Event.LIST_ROTATE_LAST: Said.ROTATED_LAST,
-}
 NS_A_SOURCE = 55_000  # to unmap a page
-ROWS = ("migrate_pfn", "free_pfn", "start", "end", "pfn")  # fields that are rows in what the model says
-FIELDS = {
-    Said.BEGIN: ("migrate_pfn", "free_pfn"),
-    Said.END: ("migrate_pfn", "free_pfn", "status"),
-    Said.MIGRATEPAGES: ("nr_migrated", "nr_failed"),
-    Said.FINISHED: ("zone", "order", "ret"),
-    Said.SUITABLE: ("zone", "order", "ret"),
-    Said.DEFERRED: ("zone", "order", "order_failed", "consider"),
-    Said.DEFER: ("zone", "order", "order_failed", "consider"),
-    Said.DEFER_RESET: ("zone", "order", "order_failed", "consider"),
-    Said.ISOLATED: ("pfn", "order"),
-    Said.ROTATED_FIRST: ("pfn", "order"),
-    Said.ROTATED_LAST: ("pfn", "order"),
-}
-SCAN = ("start", "end", "nr_scanned", "nr_taken")
 
 
 class PredictedRun(Run):
@@ -63,18 +33,10 @@ class PredictedRun(Run):
         self.compacted: set[int] = set()
         """Requests whose last step was a compaction, not followed by reclaim."""
         self.course.cursor["usual"] = -1
-        self.heard = self._heard()
+        self.heard = heard(self.trace)
         migrations = (("start", Event.MM_MIGRATE_PAGES_START), ("migrated", Event.MM_MIGRATE_PAGES))
         self.untold = {what for what, event in migrations if not self.trace.rows(event).size}
         self.zone_names = [ZoneType(int(zone["zone_type"])).label for zone in self.mem.state.zones]
-
-    def _heard(self) -> set[int]:
-        """What the trace tells of compactions; an instrumented kernel's has all operations on lists."""
-        heard = {int(said) for event, said in SAID.items() if self.trace.rows(event).size}
-        functions = self.trace.fields[self.trace.rows(Event.LIST_DELETE), FIELDS_OF[Event.LIST_DELETE]["function"]]
-        isolates = [number for number, text in enumerate(self.trace.strings) if text in ISOLATES]
-        operations = {int(said) for event, said in SAID.items() if event >= Event.LIST_ADD}
-        return heard | operations if np.any(np.isin(functions, isolates)) else heard - operations
 
     def run(self, stop_at_first: bool = False) -> Report:
         """All steps; the pages that compactions freed count with the others."""
@@ -113,7 +75,7 @@ class PredictedRun(Run):
             return
         if not task.done:
             self.report.problem(task.line, "a compaction that has no end")
-        missing = [said for said, _ in task.told if said in self.heard]
+        missing = [told.said for told in task.told if told.said in self.heard]
         if missing:
             names = ", ".join(sorted({Said(said).name.lower() for said in missing}))
             self.report.miss(task.line, "compaction event", f"{len(missing)} that the trace does not have: {names}")
@@ -175,13 +137,12 @@ class PredictedRun(Run):
 
     def _on_kcompactd_wake(self, row: int) -> None:
         values = self.trace.values(row)
-        highest = self.zone_names.index(str(values["classzone_idx"]))
-        zones = self.mem.state.zones
-        kind = int(zones["zone_type"][highest])
-        mine = np.flatnonzero((zones["node"] == values["nid"]) & (zones["zone_type"] <= kind) & (zones["managed"] > 0))
+        highest = zone_type(str(values["classzone_idx"]))
+        types = self.mem.state.zones["zone_type"]
+        mine = [zone for zone in populated_zones(self.mem, int(values["nid"])) if types[zone] <= highest]
         task = self._new_task(row)
         if task is not None:
-            task.begin(task.for_kcompactd(int(values["order"]), mine.tolist(), kind))
+            task.begin(task.for_kcompactd(int(values["order"]), mine, highest))
 
     def _on_compaction_begin(self, row: int) -> None:
         pid, zone = int(self.trace.pid[row]), self._zone_at(int(self.trace.values(row)["zone_start"]))
@@ -199,7 +160,7 @@ class PredictedRun(Run):
 
     def _begin_all(self, row: int, zone: int) -> None:
         """compact_memory: LRU batches are emptied before the first zone."""
-        if not np.any((self.mem.state.zones["managed"] > 0)[:zone]):
+        if not np.any((self.mem.state.zones["present"] > 0)[:zone]):
             lru.set_lru_batch(self.mem.state, self.batch_size)
         task = self._new_task(row)
         if task is not None:
@@ -229,10 +190,16 @@ class PredictedRun(Run):
         else:
             self._go_on(pid, row)
 
+    def _on_isolated(self, row: int) -> None:
+        if not self.cma.on_isolated(row):
+            self._compare(row)
+
     def _on_migrate_start(self, row: int) -> None:
+        super()._on_migrate_start(row)
         self._awaited(row, "start")
 
     def _on_migrate_end(self, row: int) -> None:
+        super()._on_migrate_end(row)
         self._awaited(row, "migrated")
 
     def _task_frees(self, number: int) -> None:
@@ -269,34 +236,19 @@ class PredictedRun(Run):
         while not task.told and task.wants is not None and task.wants.what == "targets":
             task.budget = 1
             task.go_on()
-        while task.told and task.told[0][0] not in self.heard:
+        while task.told and task.told[0].said not in self.heard:
             task.told.popleft()
         if said == Said.DEFER_RESET and not task.told and self._key(row) in self.compacted and self._attempt(row):
             self._got_page(self._key(row), self.waiting[self._key(row)].found, task)
         if said == Said.SUITABLE and task.done and not task.told:
             return  # a test of reclaim
         values = self.trace.values(row)
-        names = FIELDS.get(said, SCAN)
-        real = (int(said), *(values[name] for name in names))
-        if not task.told:
-            mine: tuple[Any, ...] = ()
-        else:
-            what, numbers = task.told.popleft()
-            spelt = zip(FIELDS.get(Said(what), SCAN), numbers, strict=False)
-            mine = (what, *(self._spelt(name, number) for name, number in spelt))
+        real = (int(said), *(values[name] for name in FIELDS[said]))
+        mine = spelt(task.told.popleft(), self.zone_names) if task.told else ()
         self.report.predicted["compaction events"] += 1
         if mine != real:
             text = f"{said.name.lower()} {real[1:]}; the model says {mine and Said(mine[0]).name.lower()} {mine[1:]}"
             self.report.miss(int(self.trace.line[row]), "compaction event", text)
-
-    def _spelt(self, name: str, number: int) -> Any:
-        if name in ROWS:
-            return number - int(self.mem.pfns.rows[0]) + int(self.mem.pfns.starts[0])
-        if name == "zone":
-            return self.zone_names[number]
-        if name in ("ret", "status"):
-            return CompactResult(number).name.lower()
-        return number
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -329,7 +281,9 @@ class PredictedRun(Run):
 
 PredictedRun.handlers = {
     **Run.handlers,
+    **dict.fromkeys(SAID, PredictedRun._compare),
     Event.MM_COMPACTION_BEGIN: PredictedRun._on_compaction_begin,
+    Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: PredictedRun._on_isolated,
     Event.MM_COMPACTION_TRY_TO_COMPACT_PAGES: PredictedRun._on_try_to_compact,
     Event.MM_COMPACTION_KCOMPACTD_WAKE: PredictedRun._on_kcompactd_wake,
     Event.MM_MIGRATE_PAGES_START: PredictedRun._on_migrate_start,
@@ -337,7 +291,6 @@ PredictedRun.handlers = {
     Event.TLB_FLUSH: PredictedRun._on_tlb_flush,
     Event.MM_VMSCAN_KSWAPD_SLEEP: PredictedRun._on_kswapd_sleep,
     Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN: PredictedRun._on_reclaim_begin,
-    **dict.fromkeys(SAID.keys() - {Event.MM_COMPACTION_BEGIN}, PredictedRun._compare),
 }
 PredictedRun.actions = {
     **Run.actions,

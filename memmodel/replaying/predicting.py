@@ -6,6 +6,7 @@ mm/compaction.c, 6.12.117. What the trace says of them beside is compared: scans
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from memmodel.kernels.migration_job import Errno, Mode
 from memmodel.kernels.pcp import drain_all_pages
 from memmodel.kernels.replay_state import Course
 from memmodel.mechanisms.migration import max_batch
+from memmodel.replaying.said import Told
 from memmodel.state.layout import NONE, NR_ORDERS, MigrateType, Vmstat
 from memmodel.state.machine import Machine
 
@@ -43,7 +45,6 @@ class Wants(NamedTuple):
 
 
 Steps = Generator[Wants, None, Any]
-Heard = tuple[int, list[int]]
 
 
 class CompactionTask:
@@ -62,7 +63,7 @@ class CompactionTask:
         said = np.zeros(ROOM_TO_SAY, said_dtype)
         self.compact = Compact(control.view(np.recarray), np.zeros(room, np.uint64), said.view(np.recarray))
         self.control = self.compact.control[0]
-        self.told: deque[Heard] = deque()
+        self.told: deque[Told] = deque()
         self.wants: Wants | None = None
         self.counts: Counter[str] = Counter()
         self.result = CompactResult.SKIPPED
@@ -96,7 +97,7 @@ class CompactionTask:
         n_said = int(self.control["n_said"])
         assert n_said <= ROOM_TO_SAY
         said = self.compact.said[:n_said]
-        self.told += zip(said["what"].tolist(), said["numbers"].tolist(), strict=True)
+        self.told += map(Told, said["what"].tolist(), said["numbers"].tolist(), repeat(self._row_of_pfn_0()))
         self.control["n_said"] = 0
 
     def _do(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
@@ -141,7 +142,9 @@ class CompactionTask:
         self.result = best
 
     def for_kcompactd(self, order: int, zones: list[int], highest: int) -> Steps:
-        """kcompactd_do_work(): the zones of its node up to the request's highest."""
+        """kcompactd_do_work(): the zones of its node up to the request's highest; one struct serves them all."""
+        if not zones:
+            return
         self._control(zones[0], order, Mode.SYNC_LIGHT, MigrateType.UNMOVABLE)
         state = self.mem.state
         for zone in zones:
@@ -152,7 +155,6 @@ class CompactionTask:
             if self._suits(zone, highest) != CompactResult.CONTINUE:
                 continue
             self._in_zone(zone)
-            self.control["whole_zone"] = 0
             status = yield from self.zone_run()
             if status == CompactResult.SUCCESS:
                 self.note(zone, succeeded=True)
@@ -198,7 +200,10 @@ class CompactionTask:
     def _say(self, said: Said, *numbers: int) -> None:
         """Behind what the kernels have said."""
         self._listen()
-        self.told.append((said, list(numbers)))
+        self.told.append(Told(said, list(numbers), self._row_of_pfn_0()))
+
+    def _row_of_pfn_0(self) -> int:
+        return int(self.control["row_of_pfn_0"])
 
     def _suits(self, zone: int, highest: int) -> int:
         result: int = kernels.suits(self.mem.state, self.compact, np.uint64(zone), np.uint64(highest))

@@ -15,7 +15,7 @@ from memmodel.kernels.replay_state import Action
 from memmodel.sources.ftrace import FIELDS, Event, Trace
 from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.records import BoolArray, IntArray
-from memmodel.state.layout import MigrateType
+from memmodel.state.layout import MigrateType, ZoneType
 from memmodel.state.machine import Machine
 
 __all__ = ["PAGED", "Problem", "check_cpus", "leave_out"]
@@ -32,7 +32,7 @@ PFNS = (
 ORDERS = (
     (Event.MM_COMPACTION_TRY_TO_COMPACT_PAGES, 0),
     (Event.MM_VMSCAN_DIRECT_RECLAIM_BEGIN, 0),
-    (Event.MM_COMPACTION_KCOMPACTD_WAKE, -1),  # all orders
+    (Event.MM_COMPACTION_KCOMPACTD_WAKE, 0),
 )
 GFP_FLAGS = (
     (Event.MM_COMPACTION_TRY_TO_COMPACT_PAGES, "gfp_mask"),
@@ -166,6 +166,10 @@ def _compactions(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], drop
         rows = _rows(trace, actions, event)
         orders = trace.fields[rows, FIELDS[event]["order"]]
         drop(rows[(orders < lowest) | (orders > top)], functools.partial(_wrong_order, trace, (lowest, top)))
+    rows = _rows(trace, actions, Event.MM_COMPACTION_KCOMPACTD_WAKE)
+    nodes, types, told = mem.nodes, {kind.label for kind in ZoneType}, map(trace.values, rows.tolist())
+    unknown = np.array([woken["nid"] not in nodes or woken["classzone_idx"] not in types for woken in told], np.bool_)
+    drop(rows[unknown], lambda row: f"a kcompactd that cannot be: {trace.values(row)}")
 
 
 def _contiguous(mem: Machine, trace: Trace, actions: npt.NDArray[np.int8], drop: Drop) -> None:

@@ -11,6 +11,7 @@ from memmodel.geometry import Geometry
 from memmodel.kernels.pcp import refresh_cpu_vm_stats
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.comparing import compare_buddyinfo
+from memmodel.replaying.followed import FollowedRun
 from memmodel.replaying.plan import Plan, make_plan
 from memmodel.replaying.predicted import PredictedRun
 from memmodel.replaying.report import Report
@@ -162,7 +163,7 @@ def begin(base: Start, trace: Trace, plan: Plan, hidden: Hidden, node: int, log:
         inferred["LRU state at the start"] = 1
     if _fill_batch(mem):
         inferred["LRU-add batch at the start"] = 1
-    run = (PredictedRun if plan.predicts else Run)(mem, trace, plan, base.dumps[1:], node, log)
+    run = (PredictedRun if plan.predicts else FollowedRun)(mem, trace, plan, base.dumps[1:], node, log)
     run.report.inferred.update(inferred)
     run.report.files = {**mem.files, trace.source: trace.sha256}
     return run

@@ -1,4 +1,4 @@
-"""The replay itself: the compiled loop over the steps, and what happens seldom."""
+"""The replay itself: the compiled loop over the steps, and what happens seldom; compaction is its subclasses'."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -6,30 +6,26 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.kernels import lru
 from memmodel.kernels.page_alloc import Request, unreserve_highatomic
 from memmodel.kernels.pcp import drain_all_pages, refresh_cpu_vm_stats
-from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, leave_range, one_attempt, put_in_step
+from memmodel.kernels.replay_helpers import attempt, force_step, free_chunks, one_attempt, put_in_step
 from memmodel.kernels.replay_state import Action, Stop, step_dtype
 from memmodel.kernels.replaying import STAYS, give_out_step, run_steps
 from memmodel.kernels.request_log import note_failed
 from memmodel.mechanisms.request import joins_lru, requested
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.cma_follower import CmaFollower
-from memmodel.replaying.compaction import CompactionRun
 from memmodel.replaying.comparing import compare_dump
 from memmodel.replaying.plan import Plan, fresh_course
 from memmodel.replaying.report import Report, explain, kind_of_miss
 from memmodel.sources.ftrace import Event, Trace
 from memmodel.sources.gfp import parse_gfp
 from memmodel.sources.records import FreeLists
-from memmodel.state.layout import MAX_COMPACTIONS, NONE, NR_ORDERS, Kind, ZoneFlag
+from memmodel.state.layout import NONE, Kind, ZoneFlag
 
 __all__ = ["Run"]
 
 ALL_ZONES = np.uint64(255)
-GOES_ON = ("continue", "no_suitable_page")  # ret of compact_finished
-KCOMPACTD_DONE = ("complete", "partial_skipped")  # status of an end after which kcompactd drains
 # As numbers: looking up a member of an enumeration costs half a microsecond.
 END, SELDOM, WRONG_PAGE, NOT_IN_USE = (stop.value for stop in (Stop.END, Stop.SELDOM, Stop.WRONG_PAGE, Stop.NOT_IN_USE))
 
@@ -44,7 +40,10 @@ class Waiting(NamedTuple):
 
 
 class Run:
-    """One replay of a trace against a memory, which it changes."""
+    """One replay of a trace against a memory, which it changes.
+
+    Its subclasses say what becomes of compactions: `FollowedRun` or `PredictedRun`.
+    """
 
     handlers: ClassVar[dict[int, Callable[[Any, int], None]]]
     """What is done at a row of the trace, by its event."""
@@ -66,10 +65,7 @@ class Run:
         self.steps = self.course.steps.view(step_dtype, np.ndarray)  # a record of a recarray costs 20 times as much
         self.report = Report.of(trace, plan)
         self.waiting: dict[int, Waiting] = {}
-        self.runs: dict[int, CompactionRun] = {}  # by pid
-        self.kcompactd_orders: dict[int, int] = {}
         self.boosts: dict[int, npt.NDArray[np.int64]] = {}  # pid of a kswapd that runs -> [zones], -1 if not its own
-        self.isolated: dict[int, list[tuple[int, int]]] = {}  # pid -> ranges of rows with migration sources
         self.cma = CmaFollower(mem, trace, plan, self.course, self.report)
         self.again = False
         self.batch_size = np.uint64(mem.state.lru["size"][0])
@@ -92,9 +88,6 @@ class Run:
             self.again = False
             if stop_at_first and self.report.differs:
                 break
-        if stop == END:
-            for run in self.runs.values():
-                self.report.problem(run.line, "a compaction that has no end")
         self.report.n_steps = number
         self.report.finish(self.course.cursor[0])
         return self.report
@@ -214,6 +207,10 @@ class Run:
             self.waiting[key] = waiting = waiting._replace(found=int(found))
         return waiting.found != NONE
 
+    def _on_try_to_compact(self, row: int) -> None:
+        values = self.trace.values(row)
+        self._first_attempts(row, int(values["order"]), str(values["gfp_mask"]))
+
     def _on_reclaim_begin(self, row: int) -> None:
         values = self.trace.values(row)
         self._first_attempts(row, int(values["order"]), str(values["gfp_flags"]))
@@ -244,110 +241,16 @@ class Run:
         zones["watermark_boost"] -= np.minimum(zones["watermark_boost"], np.maximum(boosts, 0))
         zones["flags"][boosts >= 0] &= np.uint8(0xFF ^ ZoneFlag.RECLAIM_ACTIVE)
 
-    # -- compaction ------------------------------------------------------------------------------------------------
+    # -- CMA -------------------------------------------------------------------------------------------------------
 
-    def _on_kcompactd_wake(self, row: int) -> None:
-        self.kcompactd_orders[int(self.trace.pid[row])] = int(self.trace.values(row)["order"])
-
-    def _on_try_to_compact(self, row: int) -> None:
-        values = self.trace.values(row)
-        self._first_attempts(row, int(values["order"]), str(values["gfp_mask"]))
-
-    def _on_compaction_begin(self, row: int) -> None:
-        values, pid = self.trace.values(row), int(self.trace.pid[row])
-        if pid in self.runs:
-            self.report.problem(int(self.trace.line[row]), "a compaction of a task whose last one has no end")
-            self._end_compaction(pid)
-        zone = int(self.mem.state.pages["zone"][self.mem.index(int(values["zone_start"]))])
-        waiting = self.waiting.get(self._key(row))
-        order = waiting.order if waiting else self.kcompactd_orders.get(pid, -1)
-        free = [slot for slot in range(MAX_COMPACTIONS) if not self.course.compactions[slot]["running"]]
-        if not free:
-            self.report.problem(int(self.trace.line[row]), f"more than {MAX_COMPACTIONS} compactions at one time")
-            return
-        record = self.course.compactions[free[0]]
-        record["running"], record["pid"], record["zone"], record["n_sources"] = 1, pid, zone, 0
-        record["captured"], record["migrating"], record["chosen"] = NONE, 0, 0
-        record["migrate"], record["fast_search_fail"] = self.mem.index(int(values["migrate_pfn"])), 0
-        if waiting:
-            record["capture_order"], record["capture_type"] = order, waiting.request.migratetype
-        migratetype = int(waiting.request.migratetype) if waiting else None
-        line = int(self.trace.line[row])
-        self.runs[pid] = CompactionRun(self.mem, free[0], record, order, migratetype, line)
-
-    def _on_finished(self, row: int) -> None:
-        """compact_finished() says whether it goes on; then a source is searched at once."""
-        run = self.runs.get(int(self.trace.pid[row]))
-        if run is not None and self.trace.values(row)["ret"] in GOES_ON:
-            start = self.plan.scan_starts[row]
-            run.find_source_block(None if start is None else int(self.mem.index(start)))
-
-    def _on_isolate_migratepages(self, row: int) -> None:
-        if self.cma.on_isolated(row):
-            return
-        values, pid, cpu = self.trace.values(row), int(self.trace.pid[row]), int(self.trace.cpu[row])
-        start, end, n_taken = (int(values[name]) for name in ("start", "end", "nr_taken"))
-        first = int(self.mem.index(start))
-        last = first + end - start
-        if n_taken:
-            lru.isolate_lru(self.mem.state, np.uint64(first), np.uint64(last))
-            self.isolated.setdefault(pid, []).append((first, last))
-        run = self.runs.get(pid)
-        if run is not None:
-            run.scanned(last, n_taken)
-            self.course.compactions[run.slot]["n_sources"] += np.uint64(n_taken)
-            if not n_taken and run.leaves_range():
-                leave_range(self.mem.state, self.course, np.uint64(run.slot), np.uint64(cpu))
+    def _on_isolated(self, row: int) -> None:
+        self.cma.on_isolated(row)
 
     def _on_migrate_start(self, row: int) -> None:
         self.cma.on_migrate_start(row)
-        run = self.runs.get(int(self.trace.pid[row]))
-        if run is not None:
-            record = self.course.compactions[run.slot]
-            record["migrating"], record["chosen"] = 1, 0
 
     def _on_migrate_end(self, row: int) -> None:
         self.cma.on_migrate_end(row)
-        run = self.runs.get(int(self.trace.pid[row]))
-        if run is not None:
-            record = self.course.compactions[run.slot]
-            record["migrating"], record["chosen"], record["n_sources"] = 0, 0, 0
-
-    def _put_back(self, row: int) -> None:
-        """Sources that did not move go back to their LRU lists, the last isolated first."""
-        for first, last in reversed(self.isolated.pop(int(self.trace.pid[row]), [])):
-            lru.put_back_lru(self.mem.state, np.uint64(self.trace.cpu[row]), np.uint64(first), np.uint64(last))
-
-    def _on_migratepages(self, row: int) -> None:
-        self._put_back(row)
-        run = self.runs.get(int(self.trace.pid[row]))
-        if run is not None and self.course.compactions[run.slot]["captured"] == NONE:
-            if run.leaves_range():
-                leave_range(self.mem.state, self.course, np.uint64(run.slot), np.uint64(self.trace.cpu[row]))
-
-    def _on_compaction_end(self, row: int) -> None:
-        pid = int(self.trace.pid[row])
-        if pid not in self.runs:
-            self.report.problem(int(self.trace.line[row]), "the end of a compaction that has no beginning")
-            return
-        zone, captured = self._end_compaction(pid)
-        key = self._key(row)
-        if captured != NONE and key in self.waiting:
-            self.waiting[key] = self.waiting[key]._replace(found=captured)
-            self.report.n_captured += 1
-        kcompactd = self.trace.strings[self.trace.comm[row]].startswith("kcompactd")
-        if kcompactd and self.trace.values(row)["status"] in KCOMPACTD_DONE:
-            drain_all_pages(self.mem.state, np.uint64(zone), np.uint64(self.trace.cpu[row]))
-
-    def _end_compaction(self, pid: int) -> tuple[int, int]:
-        """(zone, page that the task got meanwhile or NONE)."""
-        run = self.runs.pop(pid)
-        record = self.course.compactions[run.slot]
-        captured = int(record["captured"])
-        record["running"], record["capture_order"], record["captured"] = 0, NR_ORDERS, NONE
-        return run.zone, captured
-
-    # -- CMA -------------------------------------------------------------------------------------------------------
 
     def _take(self, number: int) -> None:
         self.cma.take(int(self.steps[number]["row"]))
@@ -371,15 +274,7 @@ class Run:
 
 
 Run.handlers = {
-    Event.MM_COMPACTION_BEGIN: Run._on_compaction_begin,
-    Event.MM_COMPACTION_END: Run._on_compaction_end,
-    Event.MM_COMPACTION_ISOLATE_MIGRATEPAGES: Run._on_isolate_migratepages,
-    Event.MM_COMPACTION_MIGRATEPAGES: Run._on_migratepages,
-    Event.MM_COMPACTION_FINISHED: Run._on_finished,
     Event.MM_COMPACTION_TRY_TO_COMPACT_PAGES: Run._on_try_to_compact,
-    Event.MM_COMPACTION_KCOMPACTD_WAKE: Run._on_kcompactd_wake,
-    Event.MM_MIGRATE_PAGES_START: Run._on_migrate_start,
-    Event.MM_MIGRATE_PAGES: Run._on_migrate_end,
     Event.CMA_ALLOC_START: lambda run, row: run.cma.on_start(row),
     Event.CMA_ALLOC_FINISH: lambda run, row: run.cma.on_finish(row),
     Event.CMA_ALLOC_BUSY_RETRY: lambda run, row: run.cma.on_retry(row),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memmodel.errors import InputError
 from memmodel.mechanisms.buddy import alloc_pages
 from memmodel.mechanisms.compaction import try_to_compact_pages
 from memmodel.mechanisms.huge_pages import thp_fault
@@ -17,11 +18,14 @@ from memmodel.mechanisms.kswapd import WokenKswapd
 from memmodel.mechanisms.policies import Steps
 from memmodel.memory import PhysicalMemory
 from memmodel.replaying.start import read_files
+from memmodel.sources.reading import read_text, refuse
 
 __all__ = ["Trial", "run_trials"]
 
 PAGE_TABLE = "GFP_KERNEL|__GFP_ZERO|__GFP_ACCOUNT"
 PAGE = "GFP_HIGHUSER_MOVABLE|__GFP_ZERO"
+COUNTERS = ("compact_stall", "compact_migrate_scanned", "compact_free_scanned", "compact_isolated", "pgmigrate_success")
+COLUMNS = ("dir", "mode", "wanted", "got", "each", *COUNTERS)
 
 
 class Trial(NamedTuple):
@@ -46,19 +50,25 @@ class Trial(NamedTuple):
         return (self.recorded, self.recorded_each) == (self.modelled, self.modelled_each)
 
 
-COUNTERS = ("compact_stall", "compact_migrate_scanned", "compact_free_scanned", "compact_isolated", "pgmigrate_success")
-
-
 def run_trials(folder: Path) -> list[Trial]:
     """All trials of a recording: its trials.csv, and the dump in each one's folder.
 
     Raises
     ------
     InputError
-        If a dump cannot be read.
+        If a file cannot be read, or the table has not the columns that are needed.
     """
-    with open(folder / "trials.csv", newline="", encoding="utf-8") as file:
-        return [_run(folder, row) for row in csv.DictReader(file)]
+    table = str(folder / "trials.csv")
+    text, _ = read_text(table)
+    rows = list(csv.DictReader(text.splitlines()))
+    for line, row in enumerate(rows, 2):
+        missing = [name for name in COLUMNS if row.get(name) is None]
+        if missing:
+            raise InputError(f"{table}:{line}: no {', '.join(missing)}")
+        for name in ("wanted", "got", *COUNTERS):
+            if not row[name].isdecimal():
+                raise refuse(table, line, row[name], f"{name} is a whole number")
+    return [_run(folder, row) for row in rows]
 
 
 def _run(folder: Path, row: dict[str, str]) -> Trial:

@@ -45,7 +45,15 @@ def interval(array: "xr.DataArray") -> Interval:
 
 
 def paired_difference(array: "xr.DataArray", dim: str, level: object) -> Interval:
-    """Each level of a dimension against one of them, replicate by replicate: they share their load."""
+    """Each level of a dimension against one of them, replicate by replicate: they share their load.
+
+    Raises
+    ------
+    InputError
+        If there is no such level, or there are no replicates.
+    """
+    if dim not in array.dims or level not in array[dim].values:
+        raise InputError(f"no {dim} {level!r} to compare with")
     return interval(array - array.sel({dim: level}))
 
 

@@ -82,6 +82,19 @@ class Machine:
             raise InputError(f"cpu {cpu!r}; this machine has 0 to {self.cpus - 1}")
         return np.uint64(cpu)
 
+    def check_node(self, node: int) -> int:
+        """The node's number.
+
+        Raises
+        ------
+        InputError
+            If there is no such node.
+        """
+        nodes = self.nodes
+        if isinstance(node, bool) or not isinstance(node, int | np.integer) or node not in nodes:
+            raise InputError(f"node {node!r}; this machine has {', '.join(map(str, nodes))}")
+        return int(node)
+
     def zonelist(self, node: int, highest: ZoneType, this_node: bool = False) -> npt.NDArray[np.uint64]:
         """Zones in the order in which a request on `node` tries them: its own from the highest down, then other nodes'.
 
@@ -97,9 +110,7 @@ class Machine:
         known = self._zonelists.get((node, highest, this_node)) if whole else None
         if known is not None:
             return known
-        nodes = self.nodes
-        if not whole or node not in nodes:
-            raise InputError(f"node {node!r}; this machine has {', '.join(map(str, nodes))}")
+        node, nodes = self.check_node(node), self.nodes
         others = [] if this_node else [n for n in nodes if n > node] + [n for n in nodes if n < node]
         zones = self.state.zones
         rows = [

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_free
 from memmodel.mechanisms.buddy import alloc_pages
 from memmodel.memory import PhysicalMemory
@@ -20,6 +19,7 @@ from memmodel.state.fragmentation import (
     unusable_free_index,
 )
 from memmodel.state.layout import MigrateType
+from memmodel.studies.machines import KERNEL, Starts, memory_of, page_block_max_order
 from memmodel.studies.registry import Parameter, Params, Seeds, Study
 from memmodel.workloads.pageblocks import PageblockUse, pageblock_use
 from memmodel.workloads.run import Session
@@ -27,13 +27,7 @@ from memmodel.workloads.run import Session
 __all__ = ["STUDY", "block"]
 
 PARAMETERS = (
-    Parameter(
-        "page_block_max_order",
-        10,
-        "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
-        kind="int",
-        range=(0, 15),
-    ),
+    page_block_max_order(),
     Parameter("fill", 0.5, "Share of managed pages in use at the end.", range=(0, 1), workload=True),
     Parameter(
         "mix",
@@ -43,7 +37,7 @@ PARAMETERS = (
         kind="str",
         workload=True,
     ),
-    Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str"),
+    KERNEL,
     Parameter("page_size", "4KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB", "64KiB")),
     Parameter("size_mib", 1024, "Memory of the machine.", "MiB", kind="int", range=(16, 1 << 22), workload=True),
     Parameter(
@@ -92,7 +86,7 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     The orders and indices are those of the zone with most managed pages, the others those of the whole machine.
     """
     ends: dict[tuple[Any, ...], End] = {}
-    starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]] = {}
+    starts: Starts = {}
     names = [parameter.name for parameter in PARAMETERS if parameter.name != "order"]
     rows = zip(*(params[name].tolist() for name in names), (seed.tobytes() for seed in seeds), strict=True)
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
@@ -103,21 +97,6 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
         for name, value in outputs(ends[key], int(params["order"][i])).items():
             columns[name].append(value)
     return columns
-
-
-def memory_of(
-    point: Mapping[str, Any], starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]]
-) -> PhysicalMemory:
-    """A memory in its first state, in the arrays of the last point that had one like it."""
-    key = tuple(point[name] for name in ("page_size", "kernel", "page_block_max_order", "size_mib"))
-    if key not in starts:
-        geometry = Geometry(page_size=key[0], kernel=key[1], page_block_max_order=key[2])
-        start = PhysicalMemory(geometry, key[3] << 20, seed=0)
-        starts.clear()  # one machine at a time: large ones add up
-        starts[key] = start, start.copy()
-    start, mem = starts[key]
-    mem.restore(start)
-    return mem
 
 
 def run_point(mem: PhysicalMemory, point: Mapping[str, Any], seed: npt.NDArray[np.uint64]) -> End:

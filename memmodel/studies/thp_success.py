@@ -13,10 +13,11 @@ import numpy.typing as npt
 from memmodel.cost.compaction import compaction_cost
 from memmodel.geometry import Geometry
 from memmodel.kernels.buddy import count_free
-from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
 from memmodel.state.sizing import Sysctls
+from memmodel.studies.machines import KERNEL, Starts, first_state, page_block_max_order
 from memmodel.studies.registry import Parameter, Params, Seeds, Study
 from memmodel.workloads.pageblocks import movable_regions, pageblock_use
 from memmodel.workloads.run import Session
@@ -30,13 +31,7 @@ FRAGMENTERS: Mapping[str, tuple[str, Mapping[str, float]]] = {
 }
 """What the unmovable memory is: bursts of kernel blocks, single held pages, held buffers of about 64 pages."""
 PARAMETERS = (
-    Parameter(
-        "page_block_max_order",
-        10,
-        "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
-        kind="int",
-        range=(1, 15),
-    ),
+    page_block_max_order(1),
     Parameter("unmovable", 0.1, "Share of the memory in use that cannot be moved.", range=(0, 1), workload=True),
     Parameter("fill", 0.6, "Share of managed pages in use when huge pages are wanted.", range=(0, 1), workload=True),
     Parameter(
@@ -56,7 +51,7 @@ PARAMETERS = (
         kind="int",
         range=(0, 1 << 30),
     ),
-    Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str"),
+    KERNEL,
     Parameter("page_size", "4KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB"), workload=True),
     Parameter("size_mib", 1024, "Memory of the machine.", "MiB", kind="int", range=(64, 1 << 20), workload=True),
     Parameter("peak", 0.95, "Share of managed pages in use at first.", range=(0, 1), workload=True),
@@ -76,7 +71,7 @@ OUTPUTS = (
 
 def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     """Run each point's load on a memory of its own, then its faults."""
-    starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]] = {}
+    starts: Starts = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
     names = [parameter.name for parameter in PARAMETERS]
     for row, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
@@ -88,20 +83,17 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     return columns
 
 
-def machine_of(
-    point: Mapping[str, Any], starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]]
-) -> PhysicalMemory:
+def machine_of(point: Mapping[str, Any], starts: Starts) -> PhysicalMemory:
     """A machine in its first state, in the arrays of the last point that had one like it."""
-    key = tuple(point[name] for name in MACHINE)
-    if key not in starts:
-        arch = "x86_64" if key[0] == "4KiB" else "arm64"
-        geometry = Geometry(page_size=key[0], arch=arch, kernel=key[1], page_block_max_order=key[2])
-        start = PhysicalMemory(geometry, key[3] << 20, sysctls=Sysctls(min_free_kbytes=key[4] or None), seed=0)
-        starts.clear()  # one machine at a time: large ones add up
-        starts[key] = start, start.copy()
-    start, mem = starts[key]
-    mem.restore(start)
-    return mem
+    page_size, kernel, limit, size_mib, min_free_kbytes = key = tuple(point[name] for name in MACHINE)
+
+    def build() -> PhysicalMemory:
+        arch = "x86_64" if page_size == "4KiB" else "arm64"
+        geometry = Geometry(page_size=page_size, arch=arch, kernel=kernel, page_block_max_order=limit)
+        sysctls = Sysctls(min_free_kbytes=min_free_kbytes or None)
+        return PhysicalMemory(geometry, size_mib << 20, sysctls=sysctls, seed=0)
+
+    return first_state(key, starts, build)
 
 
 def settle(mem: PhysicalMemory, point: Mapping[str, Any], seed: npt.NDArray[np.uint64]) -> None:

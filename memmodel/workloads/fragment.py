@@ -75,9 +75,7 @@ def measure(mem: Machine, metric: str, order: int, node: int = 0) -> int:
     """
     function = METRICS[one_of(metric, METRICS, "metric")][0]
     zones = mem.state.zones
-    here = np.flatnonzero(zones["node"] == node)
-    if not here.size:
-        raise InputError(f"node {node!r}; this machine has {', '.join(map(str, mem.nodes))}")
+    here = np.flatnonzero(zones["node"] == mem.check_node(node))
     nr_free = count_free(mem.state).sum(axis=1)
     if function is fragmentation_score_node:
         return int(function(nr_free[here], zones["present"][here], order))

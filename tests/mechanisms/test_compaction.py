@@ -12,9 +12,10 @@ from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels.buddy import count_free
 from memmodel.kernels.lru import drain_lru
-from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.memory import PhysicalMemory
-from memmodel.state.layout import BlockBit
+from memmodel.sources.gfp import parse_gfp
+from memmodel.state.layout import Alloc, BlockBit, ZoneType
 from tests.reference import views
 from tests.reference.buddy import Zone as Span
 from tests.reference.views import plain_memory, refused
@@ -349,10 +350,26 @@ def test_compaction__refuses():
     refused(mem, "node", mm.compact_memory, node=1)
     refused(mem, "cpu", mm.compact_memory, cpu=-1)
     refused(mem, "order", mm.run_kcompactd, order=6)
-    refused(mem, "highest", mm.run_kcompactd, order=1, highest="High")
+    refused(mem, "zone", mm.run_kcompactd, order=1, highest="High")
     refused(mem, "node", mm.run_kcompactd, 7, order=1)
     refused(mem, "proactiveness", mm.run_proactive_compaction, proactiveness=101)
     refused(mem, "node", mm.run_proactive_compaction, 2)
+    refused(mem, "node", mm.run_proactive_compaction, [0])
+    refused(mem, "node", mm.compact_zone, node=True)
+    refused(mem, "CompactRequest", mm.try_to_compact_pages, 5)
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [("order", {"order": 6}), ("order", {"order": 0}), ("zones", {"zones": [1]}), ("migratetype", {"migratetype": 4})],
+)
+def test_try_to_compact_pages__refuses_a_request_that_cannot_be(what, wrong):
+    mem, _ = holes(n_pages=64)
+    request = mm.CompactRequest(
+        *(np.zeros(1, np.uint64), 3, parse_gfp(KERNEL), 0, 0, mm.CompactPriority.SYNC_LIGHT, Alloc(0), ZoneType.NORMAL)
+    )
+    refused(mem, what, mm.try_to_compact_pages, request._replace(**wrong))
+    assert mm.try_to_compact_pages(mem, request).result == SUCCESS
 
 
 def test_compaction__state_is_kept(tmp_path):

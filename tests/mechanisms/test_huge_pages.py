@@ -232,6 +232,7 @@ def test_thp_fault__bad_orders():
     refused(mem, "order 1; 2 to 9 (THP_ORDERS_ALL_ANON)", mm.thp_fault, 1, orders=(1,))
     refused(mem, "order 10; 2 to 9", mm.thp_fault, 1, orders=(9, 10))
     refused(mem, "no order is enabled", mm.thp_fault, 1, orders=())
+    refused(mem, "orders 9; several", mm.thp_fault, 1, orders=9)
 
 
 def test_mthp_stats__survive_a_copy(tmp_path):

@@ -149,6 +149,7 @@ def test_collapse__bad_input():
     twice[9] = twice[8]
     refused(mem, "a page comes twice", mm.khugepaged_collapse, twice)
     refused(mem, "cpu 4", mm.khugepaged_collapse, folios, cpu=4)
+    refused(mem, "unknown engine 'quick'", mm.khugepaged_collapse, folios, engine="quick")
     large = folios.copy()
     large[1] = mm.alloc_pages(mem, 2)[0]
     refused(mem, "page 1 is part of a large folio", mm.khugepaged_collapse, large)

@@ -5,7 +5,7 @@ import pytest
 
 import memmodel as mm
 from memmodel.geometry import Geometry
-from memmodel.mechanisms.compaction import fault_compacting
+from memmodel.mechanisms.thp_faults import fault_compacting
 from tests.reference.views import refused
 
 compacting = {"compact": mm.try_to_compact_pages}

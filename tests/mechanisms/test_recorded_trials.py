@@ -4,7 +4,8 @@ import functools
 
 import pytest
 
-from memmodel.replaying.thp_trials import COUNTERS, run_trials
+import memmodel as mm
+from memmodel.replaying.thp_trials import COLUMNS, COUNTERS, run_trials
 from tests.replaying.recorded import recording
 
 NOT_ALIKE = {  # trial: huge pages that the model gets, and the kernel
@@ -43,3 +44,19 @@ def test_trials__counters(counter):
     pairs = [trial.counters[counter] for trial in trials() if trial.mode != "never" and trial.alike]
     close = [abs(mine - real) <= max(0.02 * real, 50) for real, mine in pairs]
     assert sum(close) >= 0.6 * len(close)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["dir,mode", "a,never"], "trials.csv:2: no wanted, got, each"),
+        ([",".join(COLUMNS), "a,never,5,x,11000,0,0,0,0,0"], "trials.csv:2: found 'x'; got is a whole number"),
+        ([",".join(COLUMNS), "a,never,5,2,11000,0,0,0,0,0"], "gt_snap"),
+        (None, "trials.csv"),
+    ],
+)
+def test_trials__what_cannot_be_read_is_refused(rows, message, tmp_path):
+    if rows is not None:
+        (tmp_path / "trials.csv").write_text("\n".join(rows))
+    with pytest.raises(mm.InputError, match=message):
+        run_trials(tmp_path)

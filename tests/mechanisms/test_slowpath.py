@@ -418,6 +418,25 @@ def test_alloc_pages__a_captured_folio_is_not_somebody_else_s(full):
 
 def test_alloc_pages__bad_policies_change_nothing(full):
     refused(full[0], "are functions", mm.alloc_pages, reclaim=1)
+    refused(full[0], "trace is a list", mm.alloc_pages, trace=5)
+    with pytest.raises(mm.InputError, match="reclaim is a function, not 5"):
+        mm.WokenKswapd(5)
+
+
+@pytest.mark.parametrize(
+    "allocate", [mm.alloc_pages, lambda mem, order, count, **steps: mm.thp_fault(mem, count, **steps)]
+)
+def test_alloc_pages__a_policy_that_raises_loses_no_page(allocate):
+    """What the call had got before is free again."""
+
+    def fails(mem, request):
+        raise KeyError
+
+    mem = PhysicalMemory(Geometry(), "64MiB", seed=0)
+    with pytest.raises(KeyError):
+        allocate(mem, 9, 100, compact=fails)
+    assert mem.state.slots[0] == 0  # live folios
+    mem.check()
 
 
 def fragmented(kernel_name):

@@ -9,10 +9,10 @@ import pytest
 
 import memmodel as mm
 from memmodel.errors import InputError
-from memmodel.mechanisms.compaction import fault_compacting
 from memmodel.mechanisms.copying import copy_rule
 from memmodel.mechanisms.khugepaged import NOT_PLAIN
 from memmodel.mechanisms.migration import CALLERS, survives_errors
+from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.state.layout import MAPPING_SHIFT, FolioBit, Mapping, PageFlag
 
 __all__ = ["STEPS", "Effect"]

@@ -9,6 +9,7 @@ import memmodel as mm
 from memmodel.kernels.compact_control import CompactResult, Said, said_dtype
 from memmodel.kernels.compact_hints import reset_isolation_suitable
 from memmodel.mechanisms import compaction
+from memmodel.mechanisms.compactor import compactor
 from memmodel.mechanisms.policies import CompactPriority, CompactRequest
 from memmodel.mechanisms.request import requested
 from memmodel.sources.gfp import parse_gfp
@@ -125,7 +126,7 @@ class CompactionPair(Pair):
         self.views = CompactionViews(drawn, self.mem, self.twin, self.compactor)
         self.said = []
         for cpu in range(drawn.n_cpus):
-            task = compaction.compactor(self.mem, np.uint64(cpu))
+            task = compactor(self.mem, np.uint64(cpu))
             compact = task.compact._replace(said=np.zeros(ROOM, said_dtype).view(np.recarray))
             self.mem.requests["compactor", cpu] = task._replace(compact=compact, job=task.job._replace(compact=compact))
 

@@ -9,7 +9,7 @@ from memmodel.replaying.plan import make_plan
 from memmodel.replaying.replay import Hidden, begin
 from memmodel.replaying.start import read_start
 from memmodel.sources.ftrace import Event, read_trace
-from tests.replaying.recorded import THP, event, lines_of, place_of, recording
+from tests.replaying.recorded import CMA, THP, event, lines_of, place_of, recording
 from tests.replaying.test_replay import LINE, exact, stripped
 
 # recording -> what compaction did: events compared, runs, pages that moved, unused targets, unused blocks released
@@ -157,6 +157,33 @@ def test_predicted__a_compaction_out_of_nowhere(tmp_path):
     report = replay_of([*lines, event(begin, comm="sh", pid=99)], tmp_path)
     assert [problem.text for problem in report.problems] == ["a compaction that has no end"]
     assert report.predicted["compaction runs"] == 5
+
+
+@pytest.mark.parametrize("wrong", ["nid=3 order=9 classzone_idx=DMA32", "nid=0 order=9 classzone_idx=High"])
+def test_predicted__a_kcompactd_that_cannot_be_is_left_out(wrong, tmp_path):
+    woken = event(f"mm_compaction_kcompactd_wake: {wrong}", comm="kcompactd0", pid=23)
+    report = replay_of([*lines_of(THP), woken], tmp_path)
+    assert [problem.text.partition(":")[0] for problem in report.problems] == ["a kcompactd that cannot be"]
+    assert not report.mismatches
+
+
+def test_predicted__a_kcompactd_for_a_zone_that_the_machine_does_not_have(tmp_path):
+    """It looks at the zones below."""
+    woken = event("mm_compaction_kcompactd_wake: nid=0 order=9 classzone_idx=Movable", comm="kcompactd0", pid=23)
+    report = replay_of([*lines_of(THP), woken], tmp_path)
+    assert {problem.text for problem in report.problems} <= {"a compaction that has no end"}
+
+
+def test_predicted__migrations_of_cma_are_followed_too(tmp_path):
+    lines = list(lines_of(CMA))
+    place = place_of(lines, "mm_migrate_pages: ")
+    assert b"nr_succeeded=1" in lines[place]
+    lines[place] = lines[place].replace(b"nr_succeeded=1", b"nr_succeeded=0")
+    for changed, kinds in ((lines_of(CMA), set()), (lines, {"wrong CMA sources"})):
+        trace = tmp_path / "trace.txt"
+        trace.write_bytes(b"".join(changed))
+        report = mm.replay(trace, CMA / "gt_snap.txt.xz", compaction="predicted")
+        assert {kind for kind in report.n_mismatches if "CMA" in kind} == kinds
 
 
 def test_predicted__refuses_another_word():

@@ -84,7 +84,7 @@ AFTER_CMA = place_of(lines_of(CMA), "cma_alloc_finish") + 1
         (event(SCAN.format(0x1000, 0x99999, 1)), "a scan that cannot be"),
         (event(SCAN.format(0x1000, 0x1200, 513)), "a scan that cannot be"),
         (event(TRY.format(200, "GFP_KERNEL")), "order 200; 0 to 10 are possible"),
-        (event("mm_compaction_kcompactd_wake: nid=0 order=77 classzone_idx=DMA32"), "order 77; -1 to 10 are possible"),
+        (event("mm_compaction_kcompactd_wake: nid=0 order=77 classzone_idx=DMA32"), "order 77; 0 to 10 are possible"),
         (event(CMA_START.format(1)), "an event of a CMA area, and the start has none"),
         (event(CMA_FINISH), "an event of a CMA area, and the start has none"),
         (event(RELEASE.format(0xDE00, 1)), "an event of a CMA area, and the start has none"),

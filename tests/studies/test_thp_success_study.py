@@ -104,6 +104,8 @@ def test_interval__of_known_numbers():
     np.testing.assert_allclose(found.half, [4.302653 / np.sqrt(3), 0], rtol=1e-6)  # t(0.975, 2)
     change = paired_difference(array.assign_coords(x=[7, 9]), "x", 9)
     np.testing.assert_allclose(change.mean, [-3, 0])
+    with pytest.raises(mm.InputError, match="no x 8 to compare with"):
+        paired_difference(array.assign_coords(x=[7, 9]), "x", 8)
     with pytest.raises(mm.InputError, match="replicates"):
         interval(array.isel(replicate=0))
 
