@@ -448,11 +448,39 @@ def test_geometry__device_tree(run):
     assert [row.split()[0] for row in out.splitlines()[1:]] == ["4", "16", "64"]
 
 
+def test_geometry__device_tree_with_a_default_area(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-imx91-256m-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--page-size", "64KiB", "--device-tree", path, "--cma", "64M")
+    _, out, _ = run(*flags)
+    assert "(default area)" in out.splitlines()[-1]
+    (area,) = json.loads(run(*flags, "--json")[1])["default_areas"]
+    assert (area["accepted"], area["requested_bytes"], area["wasted_bytes"]) == (True, 64 << 20, 448 << 20)
+
+
+def test_geometry__device_tree_that_is_cut(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-cma-unbalanced-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--device-tree", path)
+    code, out, err = run(*flags)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{path}:12: found the end of the text with 3 braces open" in err
+    code, out, err = run(*flags, "--close-nodes")
+    assert code == 0
+    assert "16 MiB" in out.splitlines()[1]
+    for words in (
+        "closed at the end",
+        "alignment 8 KiB is less than",
+        "no reg: placed at boot",
+        "ion@200000000: not look",
+    ):
+        assert words in err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--device-tree", "nothing.dts"), "nothing.dts: cannot be read"),
         (("--cma", "1M"), "--cma: only with --device-tree"),
+        (("--close-nodes",), "--close-nodes: only with --device-tree"),
         (("--page-size", "4KiB,16KiB"), "page size '4KiB,16KiB' is not a number of bytes"),
     ],
 )

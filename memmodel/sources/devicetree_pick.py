@@ -143,6 +143,11 @@ class _Picker:
         is_parent = block.name in _RESERVED or block.name.startswith("&")
         self.insert(block.opened, f" {LINE_PROPERTY} = <{block.line}>;")
         self.statements(block)
+        if not is_parent:
+            self.notes += [
+                f"{self.source}:{child.line}: {child.name}: not looked at, for it stands in {block.name}"
+                for child in block.children
+            ]
         for child in block.children if is_parent else ():
             if child.before:
                 raise refuse(self.source, child.line, child.before, f"only a name stands before the {{ of {child.name}")

@@ -79,6 +79,7 @@ def test_case__unbalanced():
     (node,) = tree.nodes
     assert (node.reg, node.size_bytes, node.alignment_bytes) == (None, 16 * MIB, 8192)
     assert "closed at the end of the text, as asked" in tree.notes[0]
+    assert tree.notes[1] == f"{path}:10: ion@200000000: not looked at, for it stands in linux,cma"
 
 
 def test_case__a_diff():
