@@ -81,7 +81,8 @@ def alloc_pages(  # noqa: PLR0913 - the kernel's arguments, and the steps of its
     Raises
     ------
     InputError
-        If an argument is outside its range, or a policy answers what it should not.
+        If an argument is outside its range, or a policy answers what it should not. What the call had is given back
+        then, as after any other exception of a policy.
 
     Notes
     -----
@@ -124,7 +125,11 @@ def allocate(mem: Machine, asked: Asked, count: int, steps: Steps = NO_STEPS) ->
         if done == count or steps == NO_STEPS:
             break
         path = SlowPath(mem, zonelist, on_cpu, request, gfp, steps)
-        handles[done] = path.run()
+        try:
+            handles[done] = path.run()
+        except BaseException:  # a policy's: nobody would ever hear of these
+            free_pages(mem, handles[:done], cpu=asked.cpu)
+            raise
         if steps.trace is not None:
             steps.trace.extend((*path.steps, path.outcome))
         if handles[done] < 0:
