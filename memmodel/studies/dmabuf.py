@@ -13,8 +13,8 @@ import numpy.typing as npt
 from memmodel.errors import InputError
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
-from memmodel.studies.fragmentation import memory_of
-from memmodel.studies.registry import Parameter, Params, Seeds, Study
+from memmodel.studies.fragmentation import KERNEL, PAGE_BLOCK_MAX_ORDER, memory_of
+from memmodel.studies.registry import Parameter, Params, Seeds, Study, points_of
 from memmodel.units import parse_bytes
 from memmodel.workloads.dma_bufs import run_dma_bufs
 from memmodel.workloads.run import Session
@@ -22,15 +22,9 @@ from memmodel.workloads.run import Session
 __all__ = ["STUDY", "block"]
 
 PARAMETERS = (
-    Parameter(
-        "page_block_max_order",
-        10,
-        "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
-        kind="int",
-        range=(0, 15),
-    ),
+    PAGE_BLOCK_MAX_ORDER,
     Parameter("page_size", "16KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB", "64KiB")),
-    Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str"),
+    KERNEL,
     Parameter("n_allocations", 100_000, "Buffers asked for.", kind="int", range=(1, 1 << 30), workload=True),
     Parameter(
         "sizes", "8MiB,4MiB,1MiB,64KiB,4KiB", "Sizes that are drawn from, each as often.", kind="str", workload=True
@@ -55,9 +49,7 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     """Each point on a memory of its own: others fill and empty it, then come the buffers."""
     starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]] = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
-    names = [parameter.name for parameter in PARAMETERS]
-    for values, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
-        point = dict(zip(names, values, strict=True))
+    for point, seed in zip(points_of(params), seeds, strict=True):
         for name, value in run_point(memory_of(point, starts), point, seed).items():
             columns[name].append(value)
     return columns

@@ -24,16 +24,18 @@ from memmodel.studies.registry import Parameter, Params, Seeds, Study
 from memmodel.workloads.pageblocks import PageblockUse, pageblock_use
 from memmodel.workloads.run import Session
 
-__all__ = ["STUDY", "block"]
+__all__ = ["KERNEL", "PAGE_BLOCK_MAX_ORDER", "STUDY", "block", "memory_of"]
 
+PAGE_BLOCK_MAX_ORDER = Parameter(
+    "page_block_max_order",
+    10,
+    "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
+    kind="int",
+    range=(0, 15),
+)
+KERNEL = Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str")
 PARAMETERS = (
-    Parameter(
-        "page_block_max_order",
-        10,
-        "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
-        kind="int",
-        range=(0, 15),
-    ),
+    PAGE_BLOCK_MAX_ORDER,
     Parameter("fill", 0.5, "Share of managed pages in use at the end.", range=(0, 1), workload=True),
     Parameter(
         "mix",
@@ -43,7 +45,7 @@ PARAMETERS = (
         kind="str",
         workload=True,
     ),
-    Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str"),
+    KERNEL,
     Parameter("page_size", "4KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB", "64KiB")),
     Parameter("size_mib", 1024, "Memory of the machine.", "MiB", kind="int", range=(16, 1 << 22), workload=True),
     Parameter(

@@ -18,7 +18,7 @@ from memmodel.mechanisms.kswapd import run_kswapd
 from memmodel.mechanisms.policies import CompactPolicy
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
-from memmodel.studies.fragmentation import memory_of
+from memmodel.studies.fragmentation import KERNEL, PAGE_BLOCK_MAX_ORDER, memory_of
 from memmodel.studies.registry import Parameter, Params, Seeds, Study
 from memmodel.workloads.pageblocks import count_type_mismatches, pageblock_use
 from memmodel.workloads.run import Session
@@ -29,14 +29,8 @@ MOST_RUNS = 1000
 PARAMETERS = (
     Parameter("run", 15, "Which run in a row it is. Points that differ in it alone are of one memory.", kind="int",
               range=(1, MOST_RUNS)),
-    Parameter("kernel", "6.12.117", "Kernel whose rules hold. Any X.Y[.Z].", kind="str"),
-    Parameter(
-        "page_block_max_order",
-        10,
-        "Upper limit of the pageblock order (CONFIG_PAGE_BLOCK_MAX_ORDER). The order that comes of it is an output.",
-        kind="int",
-        range=(0, 15),
-    ),
+    KERNEL,
+    PAGE_BLOCK_MAX_ORDER,
     Parameter("page_size", "4KiB", "Base page size.", kind="choice", choices=("4KiB", "16KiB", "64KiB")),
     Parameter("size_mib", 512, "Memory of the machine.", "MiB", kind="int", range=(16, 1 << 22), workload=True),
     Parameter("fill", 0.8, "Share of managed pages in use during a build.", range=(0, 1), workload=True),
