@@ -260,16 +260,25 @@ def geometry(  # noqa: PLR0913 - an argument an option
         tree = read_device_tree(device_tree, close_nodes=close_nodes)
         _reserved_memory(tree, [build(**{"page_size": size} if size else {}) for size in sizes], cma, as_json)
         return
-    geo = build()
-    summary = geo.summary()
+    summary = build().summary()
+    notes, open_builds = summary.pop("notes"), []
+    if config is not None:
+        builds = Geometry.all_from_kconfig(Path(config), kernel, **changes)
+        open_builds = [{key: geo.summary()[key] for key in summary} for geo in builds[1:]]
     if as_json:
-        click.echo(to_json(summary))
+        click.echo(to_json(summary | {"notes": notes} | ({"also_possible": open_builds} if open_builds else {})))
         return
-    notes = summary.pop("notes")
-    sizes = [f"({format_bytes(value)})" if key.endswith("_bytes") else "" for key, value in summary.items()]
-    click.echo(table([(key, value, size) for (key, value), size in zip(summary.items(), sizes, strict=True)]))
+    click.echo(table([_geometry_row(key, value, open_builds) for key, value in summary.items()]))
     for note in notes:
         _note(f"note: {note}")
+
+
+def _geometry_row(key: str, value: int, open_builds: Iterable[dict[str, int]]) -> tuple[object, ...]:
+    """An order or a size, and what else it may be where the configuration does not show what it hangs on."""
+    in_words = format_bytes if key.endswith("_bytes") else str
+    others = dict.fromkeys(in_words(build[key]) for build in open_builds if build[key] != value)
+    cannot_tell = f"or {', '.join(others)}: cannot be told" if others else ""
+    return key, value, f"({format_bytes(value)})" if key.endswith("_bytes") else "", cannot_tell
 
 
 def _reserved_memory(tree: "DeviceTree", builds: "list[Geometry]", cma: str | None, as_json: bool) -> None:

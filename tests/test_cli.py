@@ -225,6 +225,24 @@ def test_study_run__plot(run, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_geometry__config_that_leaves_something_open(run):
+    cases = Path(__file__).parent / "data" / "cases"
+    code, out, err = run("geometry", "--config", cases / "config-x86-cma-nothp-01.config")
+    rows = {row.split()[0]: row for row in out.splitlines()}
+    assert code == 0
+    assert rows["pageblock_order"].endswith("or 10: cannot be told")
+    assert rows["cma_min_alignment_bytes"].endswith("or 4 MiB: cannot be told")
+    assert "told" not in rows["max_page_order"]
+    assert "CONFIG_MEMORY_FAILURE is off" in err
+    path = cases / "config-arm32-xen-quoted-01.config"
+    _, out, _ = run("geometry", "--config", path, "--no-thp", "--no-hugetlb", "--json")
+    content = json.loads(out)
+    assert content["max_page_order"] == 11
+    assert {build["max_page_order"] for build in content["also_possible"]} == {10}
+    _, out, _ = run("geometry", "--config", path, "--no-thp", "--no-hugetlb", "--kernel", "6.6", "--json")
+    assert "also_possible" not in json.loads(out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
