@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from memmodel.kernels.compact_control import CompactResult
     from memmodel.mechanisms.buddy import alloc_pages, free_pages
     from memmodel.mechanisms.bulk import alloc_pages_bulk
-    from memmodel.mechanisms.cma import CmaArea, cma_alloc, cma_areas, cma_heap_alloc, cma_release, cma_reserve
+    from memmodel.mechanisms.cma import cma_alloc, cma_release
+    from memmodel.mechanisms.cma_areas import CmaArea, cma_areas, cma_reserve
     from memmodel.mechanisms.cma_verdicts import CmaVerdict, cma_granule_bounds, cma_verdicts
     from memmodel.mechanisms.compaction import (
         CompactionOutcome,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from memmodel.mechanisms.folio_state import set_folio
     from memmodel.mechanisms.gigantic import GiganticPage, gigantic_pages
     from memmodel.mechanisms.gigantic_pool import GiganticOutcome, free_gigantic
-    from memmodel.mechanisms.heaps import DmaBuf, dmabuf_alloc, dmabuf_free
+    from memmodel.mechanisms.heaps import DmaBuf, cma_heap_alloc, dmabuf_alloc, dmabuf_free
     from memmodel.mechanisms.huge_pages import ThpFaults, fault_thp, mthp_stats, thp_fault, thp_gfp
     from memmodel.mechanisms.hugetlb import alloc_hugetlb
     from memmodel.mechanisms.injection import Injection, corrupt_pfn, hard_offline_page, madvise, unpoison_memory
@@ -86,9 +87,8 @@ _HOME = {
         *("CompactionOutcome", "compact_memory", "compact_zone", "run_kcompactd", "run_proactive_compaction"),
         "try_to_compact_pages",
     ),
-    "memmodel.mechanisms.cma": (
-        *("CmaArea", "cma_alloc", "cma_areas", "cma_heap_alloc", "cma_release", "cma_reserve"),
-    ),
+    "memmodel.mechanisms.cma": ("cma_alloc", "cma_release"),
+    "memmodel.mechanisms.cma_areas": ("CmaArea", "cma_areas", "cma_reserve"),
     "memmodel.mechanisms.contig": ("ContigOutcome", "ContigRange"),
     "memmodel.mechanisms.contig_pages": ("alloc_contig_pages", "free_contig_range"),
     "memmodel.mechanisms.copying": ("CopyOutcome", "copy_mc_highpages", "folio_mc_copy"),
@@ -97,7 +97,7 @@ _HOME = {
     "memmodel.mechanisms.folio_state": ("set_folio",),
     "memmodel.mechanisms.gigantic": ("GiganticPage", "gigantic_pages"),
     "memmodel.mechanisms.gigantic_pool": ("GiganticOutcome", "free_gigantic"),
-    "memmodel.mechanisms.heaps": ("DmaBuf", "dmabuf_alloc", "dmabuf_free"),
+    "memmodel.mechanisms.heaps": ("DmaBuf", "cma_heap_alloc", "dmabuf_alloc", "dmabuf_free"),
     "memmodel.mechanisms.huge_pages": ("ThpFaults", "fault_thp", "mthp_stats", "thp_fault", "thp_gfp"),
     "memmodel.mechanisms.hugetlb": ("alloc_hugetlb",),
     "memmodel.mechanisms.khugepaged": ("Collapse", "khugepaged_collapse"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from memmodel.geometry import Geometry
+    from memmodel.sources.devicetree import DeviceTree
     from memmodel.studies.registry import Parameter, Study, Value
 
 __all__ = ["cli", "main", "run_command"]
@@ -225,14 +226,16 @@ def _judge(ds: "xr.Dataset") -> int:
 @click.option("--no-thp", is_flag=True, help="Without transparent huge pages.")
 @click.option("--no-hugetlb", is_flag=True, help="Without hugetlb pages.")
 @click.option("--device-tree", metavar="FILE", help="Show what becomes of the reserved-memory nodes of this .dts.")
+@click.option("--close-nodes", is_flag=True, help="With --device-tree: close nodes that are open where the text ends.")
 @click.option("--cma", metavar="SIZE", help="With --device-tree: what cma= of the boot line says.")
 @_json
-def geometry(
+def geometry(  # noqa: PLR0913 - an argument an option
     config: str | None,
     kernel: str | None,
     no_thp: bool,
     no_hugetlb: bool,
     device_tree: str | None,
+    close_nodes: bool,
     cma: str | None,
     as_json: bool,
     **given: Any,
@@ -240,8 +243,8 @@ def geometry(
     """The orders and alignments of a kernel configuration."""
     from memmodel.geometry import Geometry
 
-    if cma is not None and device_tree is None:
-        raise InputError("--cma: only with --device-tree")
+    if device_tree is None and (cma is not None or close_nodes):
+        raise InputError(f"{'--cma' if cma is not None else '--close-nodes'}: only with --device-tree")
     given |= {"transparent_hugepage": False if no_thp else None, "hugetlb": False if no_hugetlb else None}
     changes = {name: value for name, value in given.items() if value is not None}
 
@@ -251,30 +254,41 @@ def geometry(
         return Geometry(**changes | more if kernel is None else {**changes, **more, "kernel": kernel})
 
     if device_tree is not None:
+        from memmodel.sources.devicetree import read_device_tree
+
         sizes = changes.get("page_size", "").split(",")
-        _device_tree(device_tree, [build(**{"page_size": size} if size else {}) for size in sizes], cma, as_json)
+        tree = read_device_tree(device_tree, close_nodes=close_nodes)
+        _reserved_memory(tree, [build(**{"page_size": size} if size else {}) for size in sizes], cma, as_json)
         return
-    geo = build()
-    summary = geo.summary()
+    summary = build().summary()
+    notes, open_builds = summary.pop("notes"), []
+    if config is not None:
+        builds = Geometry.all_from_kconfig(Path(config), kernel, **changes)
+        open_builds = [{key: geo.summary()[key] for key in summary} for geo in builds[1:]]
     if as_json:
-        click.echo(to_json(summary))
+        click.echo(to_json(summary | {"notes": notes} | ({"also_possible": open_builds} if open_builds else {})))
         return
-    notes = summary.pop("notes")
-    sizes = [f"({format_bytes(value)})" if key.endswith("_bytes") else "" for key, value in summary.items()]
-    click.echo(table([(key, value, size) for (key, value), size in zip(summary.items(), sizes, strict=True)]))
+    click.echo(table([_geometry_row(key, value, open_builds) for key, value in summary.items()]))
     for note in notes:
         _note(f"note: {note}")
 
 
-def _device_tree(path: str, builds: "list[Geometry]", cma: str | None, as_json: bool) -> None:
-    from memmodel.mechanisms.reserved_memory import reserved_memory
-    from memmodel.sources.devicetree import read_device_tree
+def _geometry_row(key: str, value: int, open_builds: Iterable[dict[str, int]]) -> tuple[object, ...]:
+    """An order or a size, and what else it may be where the configuration does not show what it hangs on."""
+    in_words = format_bytes if key.endswith("_bytes") else str
+    others = dict.fromkeys(in_words(build[key]) for build in open_builds if build[key] != value)
+    cannot_tell = f"or {', '.join(others)}: cannot be told" if others else ""
+    return key, value, f"({format_bytes(value)})" if key.endswith("_bytes") else "", cannot_tell
 
-    tree = read_device_tree(path)
+
+def _reserved_memory(tree: "DeviceTree", builds: "list[Geometry]", cma: str | None, as_json: bool) -> None:
+    from memmodel.mechanisms.reserved_memory import reserved_memory
+
     found = reserved_memory(tree, builds, cma=cma)
     if as_json:
+        areas = [area.as_dict() if area is not None else None for area in found.default_areas]
         content = {"builds": [geo.summary() for geo in builds], "cells": tree.cells, "nodes": found.rows()}
-        click.echo(to_json(content | {"notes": found.notes}))
+        click.echo(to_json(content | {"default_areas": areas, "notes": found.notes}))
         return
     click.echo(table(found.table()))
     of_nodes = (f"{row['node']}: {note}" for row in found.rows() for note in row["notes"])

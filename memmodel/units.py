@@ -1,13 +1,14 @@
 """Byte sizes as people write them: "16KiB", "4 GiB", "512M" (a bare K, M, G is the kernel's: 1024)."""
 
 import re
+from fractions import Fraction
 from numbers import Integral
 
 from memmodel.errors import InputError
 
 __all__ = ["format_bytes", "parse_bytes"]
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(i?[bB])?\s*")
+_SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([kmgtKMGT]?)(i?[bB])?\s*")
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -25,8 +26,8 @@ def parse_bytes(value: int | str, what: str = "size") -> int:
             raise InputError(f"{what} {value!r} is not a number of bytes; write it as 4096, 16KiB, 4GiB, 512M")
         number, prefix, suffix = match.groups()
         base = 1000 if prefix and suffix in ("B", "b") else 1024
-        size = float(number) * base ** _POWER[prefix.lower()]
-        if size != int(size):
+        size = Fraction(number) * base ** _POWER[prefix.lower()]
+        if size.denominator != 1:
             raise InputError(f"{what} {value!r} is not a whole number of bytes")
         value = int(size)
     if isinstance(value, bool) or not isinstance(value, Integral):

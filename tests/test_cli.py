@@ -225,6 +225,24 @@ def test_study_run__plot(run, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_geometry__config_that_leaves_something_open(run):
+    cases = Path(__file__).parent / "data" / "cases"
+    code, out, err = run("geometry", "--config", cases / "config-x86-cma-nothp-01.config")
+    rows = {row.split()[0]: row for row in out.splitlines()}
+    assert code == 0
+    assert rows["pageblock_order"].endswith("or 10: cannot be told")
+    assert rows["cma_min_alignment_bytes"].endswith("or 4 MiB: cannot be told")
+    assert "told" not in rows["max_page_order"]
+    assert "CONFIG_MEMORY_FAILURE is off" in err
+    path = cases / "config-arm32-xen-quoted-01.config"
+    _, out, _ = run("geometry", "--config", path, "--no-thp", "--no-hugetlb", "--json")
+    content = json.loads(out)
+    assert content["max_page_order"] == 11
+    assert {build["max_page_order"] for build in content["also_possible"]} == {10}
+    _, out, _ = run("geometry", "--config", path, "--no-thp", "--no-hugetlb", "--kernel", "6.6", "--json")
+    assert "also_possible" not in json.loads(out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -436,7 +454,7 @@ def test_geometry__device_tree(run):
     flags = ("geometry", "--arch", "arm64", "--page-size", "64KiB", "--device-tree", path)
     code, out, err = run(*flags)
     header, row = out.splitlines()
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "memmodel: note: linux,cma: no reg: placed at boot, within its alloc-ranges\n")
     assert header.split("  ")[0] == "page size"
     assert "512 MiB" in row
     assert row.endswith("Reserved memory: incorrect alignment of CMA region")
@@ -448,11 +466,39 @@ def test_geometry__device_tree(run):
     assert [row.split()[0] for row in out.splitlines()[1:]] == ["4", "16", "64"]
 
 
+def test_geometry__device_tree_with_a_default_area(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-imx91-256m-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--page-size", "64KiB", "--device-tree", path, "--cma", "64M")
+    _, out, _ = run(*flags)
+    assert "(default area)" in out.splitlines()[-1]
+    (area,) = json.loads(run(*flags, "--json")[1])["default_areas"]
+    assert (area["accepted"], area["requested_bytes"], area["wasted_bytes"]) == (True, 64 << 20, 448 << 20)
+
+
+def test_geometry__device_tree_that_is_cut(run):
+    path = Path(__file__).parent / "data" / "cases" / "dts-arm64-cma-unbalanced-01.dts.txt"
+    flags = ("geometry", "--arch", "arm64", "--device-tree", path)
+    code, out, err = run(*flags)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{path}:12: found the end of the text with 3 braces open" in err
+    code, out, err = run(*flags, "--close-nodes")
+    assert code == 0
+    assert "16 MiB" in out.splitlines()[1]
+    for words in (
+        "closed at the end",
+        "alignment 8 KiB is less than",
+        "no reg: placed at boot",
+        "ion@200000000: not look",
+    ):
+        assert words in err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--device-tree", "nothing.dts"), "nothing.dts: cannot be read"),
         (("--cma", "1M"), "--cma: only with --device-tree"),
+        (("--close-nodes",), "--close-nodes: only with --device-tree"),
         (("--page-size", "4KiB,16KiB"), "page size '4KiB,16KiB' is not a number of bytes"),
     ],
 )

@@ -1,156 +1,23 @@
-"""CMA: areas reserved at boot, contiguous allocations from them, and their release."""
+"""CMA: contiguous allocations from areas, and their release."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from memmodel.errors import GeometryError, InputError
+from memmodel.errors import InputError
 from memmodel.kernels import cma as kernels
 from memmodel.mechanisms.buddy import whole_number
+from memmodel.mechanisms.cma_areas import CmaArea, cma_areas
 from memmodel.mechanisms.contig import Contig, ContigOutcome, ContigRange, give_back, range_of
 from memmodel.mechanisms.gigantic import refuse_gigantic
 from memmodel.mechanisms.tlb import Tlb
-from memmodel.state.build import with_area
-from memmodel.state.layout import NONE, Vmstat, ZoneType
+from memmodel.state.layout import Kind, Vmstat
 from memmodel.state.machine import Machine
-from memmodel.units import format_bytes, parse_bytes
 
-__all__ = ["CMA_ALIGNMENT", "CmaArea", "cma_alloc", "cma_areas", "cma_heap_alloc", "cma_release", "cma_reserve"]
+__all__ = ["cma_alloc", "cma_release"]
 
 ENOMEM, EBUSY = -12, -16
-CMA_ALIGNMENT = 8
-"""CONFIG_CMA_ALIGNMENT: the order beyond which buffers are not aligned."""
-MAX_ORDER_PER_BIT = 30
-
-
-class CmaArea(NamedTuple):
-    """An area, as its users name it."""
-
-    number: int
-    pfn: int
-    n_pages: int
-    order_per_bit: int
-
-
-def cma_areas(mem: Machine) -> tuple[CmaArea, ...]:
-    """All areas of a memory, in the order in which they were reserved."""
-    return tuple(
-        CmaArea(number, int(mem.pfns.pfn(area["row"])), int(area["n_pages"]), int(area["order_per_bit"]))
-        for number, area in enumerate(mem.state.areas)
-    )
-
-
-def cma_reserve(
-    mem: Machine,
-    size: int | str,
-    alignment: int | str | None = None,
-    base: int | str | None = None,
-    *,
-    order_per_bit: int = 0,
-    cpu: int = 0,
-) -> CmaArea:
-    """Make free memory a CMA area, as boot does: reserved, its pageblocks CMA, and freed one by one.
-
-    Parameters
-    ----------
-    mem
-        Changed in place.
-    size, base
-        Bytes, or text such as "64MiB": multiples of CMA_MIN_ALIGNMENT_BYTES. Without a base it is the highest place
-        with free memory of one zone.
-    alignment
-        Of the base, where it is chosen: a power of two, at least CMA_MIN_ALIGNMENT_BYTES.
-    order_per_bit
-        A bit of its bitmap stands for ``2**order_per_bit`` pages.
-    cpu
-        CPU that does it: a pageblock of the PMD order goes by way of its lists.
-
-    Returns
-    -------
-    The area.
-
-    Raises
-    ------
-    GeometryError
-        If the kernel has no CMA.
-    InputError
-        If base or size are no such multiples (the kernel says -EINVAL), or the memory is not free, or of two zones.
-
-    Notes
-    -----
-    Only base and size as given: how they are rounded or refused before, by device tree or command line, comes first.
-    On a machine that has not run, the free lists are as if the area had never been free memory.
-
-    References
-    ----------
-    mm/cma.c: cma_init_reserved_mem, cma_activate_area; mm/mm_init.c: init_cma_reserved_pageblock, Linux 6.12.117.
-    """
-    if not mem.geometry.cma:
-        raise GeometryError("this kernel has no CMA (CONFIG_CMA)")
-    least, page = mem.geometry.cma_min_alignment_bytes, mem.geometry.page_size_bytes
-    on_cpu = mem.check_cpu(cpu)
-    per_bit = whole_number(order_per_bit, "order_per_bit", 0, MAX_ORDER_PER_BIT)
-    unit = max(least, page << per_bit)
-    n_bytes = _multiple(size, "size", unit)
-    if base is None:
-        step = unit if alignment is None else parse_bytes(alignment, "alignment")
-        if step.bit_count() != 1 or step < unit:
-            raise InputError(f"alignment {alignment!r}; a power of two of at least {format_bytes(unit)} is possible")
-        zone, first = _highest_free(mem, n_bytes // page, step // page)
-    else:
-        if alignment is not None:
-            raise InputError("alignment belongs to an area without a base")
-        first = int(mem.index(_multiple(base, "base", unit) // page))
-        zone = int(mem.state.pages["zone"][first])
-    rows = np.uint64(first), np.uint64(first + n_bytes // page)
-    _refuse_used(mem, zone, *rows)
-    kernels.reserve_rows(mem.state, np.uint64(zone), on_cpu, *rows)
-    kernels.activate_area(mem.state, np.uint64(zone), on_cpu, *rows)
-    mem.state = with_area(mem.state, first, n_bytes // page, per_bit, zone)
-    return cma_areas(mem)[-1]
-
-
-def _multiple(value: int | str, what: str, unit: int) -> int:
-    """Bytes that are a multiple of the unit."""
-    n_bytes = parse_bytes(value, what)
-    if n_bytes % unit:
-        raise InputError(
-            f"{what} {format_bytes(n_bytes)}; a CMA area needs a multiple of {format_bytes(unit)} (-EINVAL)"
-        )
-    return n_bytes
-
-
-def _highest_free(mem: Machine, n_pages: int, step: int) -> tuple[int, int]:
-    """(zone, first row) of the highest free memory of that length and alignment."""
-    zones = mem.state.zones
-    for zone in np.argsort(-zones["end"].astype(np.int64)).tolist():
-        if zones[zone]["zone_type"] == ZoneType.MOVABLE:
-            continue
-        start, end = (int(mem.pfns.pfn(row)) for row in (zones[zone]["start"], zones[zone]["end"] - np.uint64(1)))
-        pfn = (end + 1 - n_pages) // step * step
-        while pfn >= start:
-            first = int(mem.index(pfn))
-            used = kernels.last_not_free(mem.state, np.uint64(first), np.uint64(first + n_pages))
-            if used == NONE:
-                return zone, first
-            pfn = (min(int(mem.pfns.pfn(used)), pfn + n_pages - 1) - n_pages) // step * step
-    raise InputError(f"no zone has {n_pages} free pages in a row, aligned to {step}")
-
-
-def _refuse_used(mem: Machine, zone: int, first: np.uint64, end: np.uint64) -> None:
-    """Refuse rows that are not free memory of one zone."""
-    record = mem.state.zones[zone]
-    if first < record["start"] or end > record["end"]:
-        raise InputError(f"pfn {int(mem.pfns.pfn(first))}: the area does not lie in one zone")
-    for area in cma_areas(mem):
-        row = int(mem.index(area.pfn))
-        if first < row + area.n_pages and end > row:
-            raise InputError(f"pfn {int(mem.pfns.pfn(first))}: CMA area {area.number} lies there")
-    used = kernels.last_not_free(mem.state, first, end)
-    if used != NONE:
-        raise InputError(f"pfn {int(mem.pfns.pfn(used))} is not free: a CMA area is reserved before memory is used")
 
 
 @dataclass
@@ -297,7 +164,8 @@ def cma_release(mem: Machine, area: CmaArea, pages: ContigRange, *, cpu: int = 0
     Raises
     ------
     InputError
-        If not all of it is allocated from this area, or a part of a gigantic page; nothing has been freed then.
+        If not all of it is allocated from this area, or a part of a gigantic page; or of a bit that it clears other
+        pages are, which the kernel would lose. Nothing has been freed then.
 
     References
     ----------
@@ -314,6 +182,7 @@ def cma_release(mem: Machine, area: CmaArea, pages: ContigRange, *, cpu: int = 0
     clear = int(kernels.first_clear(bitmap.words, np.uint64(bit), np.uint64(bit + n_bits)))
     if clear < bit + n_bits:
         raise InputError(f"pfn {area.pfn + (clear << area.order_per_bit)} is not allocated: freed before, or never")
+    _refuse_parts(mem, area, row, pfn, n_pages)
     give_back(mem, row + pfn - area.pfn, n_pages, on_cpu)
     cma_forget(mem, area.number, row + pfn - area.pfn, n_pages)
 
@@ -335,29 +204,14 @@ def cma_forget(mem: Machine, number: int, row: int, n_pages: int) -> None:
     _Bitmap(mem, number).write(row - int(area["row"]) >> per_bit, -(-n_pages >> per_bit), False)
 
 
-def cma_heap_alloc(
-    mem: Machine, area: CmaArea, size: int | str, *, cma_alignment: int = CMA_ALIGNMENT, cpu: int = 0
-) -> ContigOutcome:
-    """A buffer of the dma-buf CMA heap: all of it in one piece, aligned to its order up to CONFIG_CMA_ALIGNMENT.
-
-    Parameters
-    ----------
-    mem, area, cpu
-        As of `cma_alloc`.
-    size
-        Bytes, or text; rounded up to whole pages.
-    cma_alignment
-        CONFIG_CMA_ALIGNMENT, 2 to 12.
-
-    Raises
-    ------
-    InputError
-        If the size is none, or as of `cma_alloc`.
-
-    References
-    ----------
-    drivers/dma-buf/heaps/cma_heap.c: cma_heap_allocate, Linux 6.12.
-    """
-    n_pages = -(-parse_bytes(size) // mem.geometry.page_size_bytes)
-    most = whole_number(cma_alignment, "cma_alignment", 2, 12, "CONFIG_CMA_ALIGNMENT")
-    return cma_alloc(mem, area, n_pages, min((n_pages - 1).bit_length(), most), cpu=cpu)
+def _refuse_parts(mem: Machine, area: CmaArea, row: int, pfn: int, n_pages: int) -> None:
+    """Refuse a part of a bit whose other pages are allocated: they could not be given back any more."""
+    unit = 1 << area.order_per_bit
+    first, end = pfn - area.pfn, pfn - area.pfn + n_pages
+    beside = np.concatenate([np.arange(first // unit * unit, first), np.arange(end, -(-end // unit) * unit)])
+    rows = row + beside
+    held = beside[(mem.state.pages["state"][rows] == Kind.USED << 4) & (mem.handles(rows) < 0)]
+    if held.size:
+        raise InputError(
+            f"pfn {area.pfn + int(held[0])} is of the same bit (order_per_bit {area.order_per_bit}) and stays allocated"
+        )

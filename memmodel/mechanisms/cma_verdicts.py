@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry
-from memmodel.sources.cmalog import BusyRange, CmaBitmap, CmaBoot, CmaFailure, CmaLog
+from memmodel.sources.cmalog import PAGE_SIZES, BusyRange, CmaBitmap, CmaBoot, CmaFailure, CmaLog
 from memmodel.sources.features import kernel_features
 from memmodel.units import format_bytes
 
@@ -18,6 +18,7 @@ VERDICTS = ("exhaustion", "fragmentation", "full or fragmented", "migration fail
 
 _DEFAULT_CMA_ALIGNMENT = 8  # CONFIG_CMA_ALIGNMENT
 _PAUSE_S = 1.0  # between two candidates of one request there is less
+_SMALL_PAGES = 64  # at most an eighth of the pageblocks, 512 pages and more, that areas are usually made of
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class CmaVerdict:
     """The reason."""
     request_pages: int
     request_bytes: int | None = None
+    """None where the page size is not known; `words` has it for each then."""
     free_pages: int | None = None
     total_pages: int | None = None
     largest_run_pages: int | None = None
@@ -96,10 +98,15 @@ def cma_verdicts(log: CmaLog, geometry: Geometry | None = None) -> tuple[CmaVerd
 
 
 def _sized(verdict: CmaVerdict, page_size: int | None, geometry: Geometry | None) -> CmaVerdict:
-    order = _order(verdict.request_pages)
+    pages, order = verdict.request_pages, _order(verdict.request_pages)
+    words = verdict.words
+    if page_size is None:
+        sizes = (f"{format_bytes(pages * size)} with {format_bytes(size)} pages" for size in PAGE_SIZES)
+        words += f"; {pages} pages are {', '.join(sizes)}"
     return replace(
         verdict,
-        request_bytes=None if page_size is None else verdict.request_pages * page_size,
+        words=words,
+        request_bytes=None if page_size is None else pages * page_size,
         fallback_order=order,
         fallback_too_large=None if geometry is None else order > geometry.max_page_order,
     )
@@ -165,12 +172,13 @@ def _by_errno(failure: CmaFailure, features: Collection[str] | None) -> tuple[st
     pages = failure.pages
     if failure.errno == -EINTR:
         return "interrupted", "the task had a fatal signal"
+    if failure.errno == -ENOMEM and features is not None and "cma_untried_ebusy" in features:
+        return "migration failure", "a free run was found, but there was nowhere to move its pages to"
     if failure.errno == -ENOMEM:
-        return "full or fragmented", (
-            f"no free run of {'even ' if pages <= 64 else ''}{pages} aligned pages"
-            f"{': the area is as good as full' if pages <= 64 else ''};"
-            " neither the area's size nor what is free in it is shown (the bitmap line, by CONFIG_CMA_DEBUG)"
-        )
+        missing = "neither the area's size nor what is free in it is shown (the bitmap line, by CONFIG_CMA_DEBUG)"
+        if pages <= _SMALL_PAGES:
+            return "exhaustion", f"no free run of even {pages} aligned pages: the area is as good as full; {missing}"
+        return "full or fragmented", f"no free run of {pages} aligned pages; {missing}"
     if failure.errno == -EBUSY and features is not None and "cma_untried_ebusy" not in features:
         return "migration failure", "a free run was found, but pages that others use there did not move"
     if failure.errno == -EBUSY:

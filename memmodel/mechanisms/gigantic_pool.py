@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from memmodel.errors import GeometryError, InputError
 from memmodel.kernels.gigantic import free_compound
-from memmodel.mechanisms.cma import CmaArea, area_row, cma_alloc, cma_forget
+from memmodel.mechanisms.cma import area_row, cma_alloc, cma_forget
+from memmodel.mechanisms.cma_areas import CmaArea
 from memmodel.mechanisms.contig import Contig, ContigOutcome, give_back
 from memmodel.mechanisms.contig_pages import EBUSY, walk_zones
 from memmodel.mechanisms.gigantic import GiganticPage, gigantic_pages

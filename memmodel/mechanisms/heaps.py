@@ -1,4 +1,4 @@
-"""The dma-buf system heap: one buffer of few large folios rather than many pages."""
+"""The dma-buf heaps. System: one buffer of few large folios rather than many pages; CMA: all of it in one piece."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,19 @@ import numpy as np
 import numpy.typing as npt
 
 from memmodel.errors import InputError
-from memmodel.mechanisms.buddy import Asked, allocate, free_pages
+from memmodel.mechanisms.buddy import Asked, allocate, free_pages, whole_number
+from memmodel.mechanisms.cma import cma_alloc
+from memmodel.mechanisms.cma_areas import CmaArea
+from memmodel.mechanisms.contig import ContigOutcome
 from memmodel.mechanisms.policies import CompactPolicy, ReclaimPolicy, Steps, refuse_compaction
 from memmodel.sources.gfp import Gfp, parse_gfp
 from memmodel.state.machine import Handles, Machine
 from memmodel.units import parse_bytes
 
-__all__ = ["DmaBuf", "dmabuf_alloc", "dmabuf_free"]
+__all__ = ["CMA_ALIGNMENT", "DmaBuf", "cma_heap_alloc", "dmabuf_alloc", "dmabuf_free"]
+
+CMA_ALIGNMENT = 8
+"""CONFIG_CMA_ALIGNMENT: the order beyond which buffers are not aligned."""
 
 ORDERS = (8, 4, 0)  # page orders, not sizes: a 64 KiB kernel tries 16 MiB first
 SINGLE = "GFP_HIGHUSER|__GFP_ZERO"
@@ -54,7 +60,7 @@ def dmabuf_alloc(
 
     Returns
     -------
-    The buffer; None (-ENOMEM) where not all of it could be had, and then what came is given back.
+    The buffer; None (-ENOMEM) where not all of it could be had. What came is given back then, and if a policy raises.
 
     Raises
     ------
@@ -71,18 +77,21 @@ def dmabuf_alloc(
     steps = Steps(reclaim, compact)
     for order in orders:
         refuse_compaction(mem, steps, gfp_of(mem, order), order)
-    parts, left = [], n_pages
-    for order in orders:
-        asked = Asked(order, gfp_of(mem, order), node, cpu)
-        count = min(left, mem.pfns.n_pages + 1) >> order  # the request that fails is the last one
-        folios = allocate(mem, asked, count, steps)
-        parts.append(folios[folios >= 0])
-        left -= parts[-1].size << order
-    folios = np.concatenate(parts)
+    parts: list[Handles] = []
+    left = n_pages
+    try:
+        for order in orders:
+            asked = Asked(order, gfp_of(mem, order), node, cpu)
+            count = min(left, mem.pfns.n_pages + 1) >> order  # the request that fails is the last one
+            folios = allocate(mem, asked, count, steps)
+            parts.append(folios[folios >= 0])
+            left -= parts[-1].size << order
+    finally:
+        if left and parts:  # or a policy has raised
+            free_pages(mem, np.concatenate(parts), cpu=cpu)
     if left:
-        free_pages(mem, folios, cpu=cpu)
         return None
-    return DmaBuf(folios, np.repeat(orders, [part.size for part in parts]), n_pages * page)
+    return DmaBuf(np.concatenate(parts), np.repeat(orders, [part.size for part in parts]), n_pages * page)
 
 
 def dmabuf_free(mem: Machine, buffer: DmaBuf, *, cpu: int = 0) -> None:
@@ -109,3 +118,31 @@ def gfp_of(mem: Machine, order: int) -> Gfp:
         return parse_gfp(LARGE)
     text = SINGLE + "|__GFP_COMP" * old + "|__GFP_NOWARN" * (order > 0)
     return parse_gfp(text)
+
+
+def cma_heap_alloc(
+    mem: Machine, area: CmaArea, size: int | str, *, cma_alignment: int = CMA_ALIGNMENT, cpu: int = 0
+) -> ContigOutcome:
+    """A buffer of the dma-buf CMA heap: all of it in one piece, aligned to its order up to CONFIG_CMA_ALIGNMENT.
+
+    Parameters
+    ----------
+    mem, area, cpu
+        As of `cma_alloc`.
+    size
+        Bytes, or text; rounded up to whole pages.
+    cma_alignment
+        CONFIG_CMA_ALIGNMENT, 2 to 12.
+
+    Raises
+    ------
+    InputError
+        If the size is none, or as of `cma_alloc`.
+
+    References
+    ----------
+    drivers/dma-buf/heaps/cma_heap.c: cma_heap_allocate, Linux 6.12.
+    """
+    n_pages = -(-parse_bytes(size) // mem.geometry.page_size_bytes)
+    most = whole_number(cma_alignment, "cma_alignment", 2, 12, "CONFIG_CMA_ALIGNMENT")
+    return cma_alloc(mem, area, n_pages, min((n_pages - 1).bit_length(), most), cpu=cpu)

@@ -6,7 +6,7 @@ import numpy as np
 
 from memmodel.errors import GeometryError, InputError
 from memmodel.mechanisms.buddy import MAX_COUNT, NO_STEPS, Asked, allocate, whole_number
-from memmodel.mechanisms.cma import CmaArea
+from memmodel.mechanisms.cma_areas import CmaArea
 from memmodel.mechanisms.gigantic_pool import GiganticOutcome, grow
 from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
 from memmodel.sources.gfp import parse_gfp

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 from memmodel.errors import InputError
-from memmodel.sources.spans import Span, merge, subtract
+from memmodel.sources.spans import END_OF_MEMORY_BYTES, Span, merge, subtract
 
 __all__ = ["MemoryMap"]
 
@@ -24,7 +26,7 @@ class MemoryMap:
     Raises
     ------
     InputError
-        If there is no RAM, or a range is negative or empty.
+        If there is no RAM, or a range is none: not of two whole numbers, negative, empty, or beyond 4 PiB.
     """
 
     memory: tuple[Span, ...]
@@ -32,11 +34,7 @@ class MemoryMap:
 
     def __post_init__(self) -> None:
         for name in ("memory", "reserved"):
-            spans = [Span(*span) for span in getattr(self, name)]
-            for span in spans:
-                if span.base < 0 or span.size_bytes <= 0:
-                    raise InputError(f"{name} range at {span.base:#x} of {span.size_bytes} bytes; a range is not empty")
-            object.__setattr__(self, name, merge(spans))
+            object.__setattr__(self, name, merge(_spans(getattr(self, name), name)))
         if not self.memory:
             raise InputError("memory without a range of RAM; give at least one (base, size)")
 
@@ -76,3 +74,15 @@ class MemoryMap:
             if low <= first <= last:
                 return first if bottom_up else last
         return None
+
+
+def _spans(given: Any, name: str) -> list[Span]:
+    try:
+        pairs = [(base, size) for base, size in given]
+    except (TypeError, ValueError):
+        raise InputError(f"{name} {str(given)[:60]!r} is no list of ranges (base, size in bytes)") from None
+    for base, size in pairs:
+        whole = isinstance(base, Integral) and isinstance(size, Integral)
+        if not whole or base < 0 or size <= 0 or base + size > END_OF_MEMORY_BYTES:
+            raise InputError(f"{name} range at {base!r} of {size!r} bytes; a range is not empty and ends within 4 PiB")
+    return [Span(int(base), int(size)) for base, size in pairs]

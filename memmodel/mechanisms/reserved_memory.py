@@ -9,6 +9,7 @@ from memmodel.errors import InputError
 from memmodel.geometry import Geometry
 from memmodel.mechanisms.memblock import MemoryMap
 from memmodel.mechanisms.reserving import (
+    CANNOT_TELL,
     FOUR_GIB,
     Activation,
     Reservation,
@@ -17,7 +18,7 @@ from memmodel.mechanisms.reserving import (
     reserve_default,
     round_up,
 )
-from memmodel.sources.cma_options import CmaOption, parse_cma
+from memmodel.sources.cma_options import CmaOption, option_of
 from memmodel.sources.devicetree import DeviceTree, ReservedNode
 from memmodel.sources.spans import END_OF_MEMORY_BYTES, Span, subtract
 from memmodel.units import format_bytes
@@ -55,22 +56,11 @@ class NodeOutcome:
             "node": node.name,
             "line": node.line,
             "kind": self.kind,
-            "accepted": area.accepted,
-            "errno": area.errno,
-            "error": area.error,
-            "base": area.base,
-            "requested_bytes": area.requested_bytes,
-            "size_bytes": area.size_bytes,
-            "alignment_bytes": area.alignment_bytes,
-            "granularity_bytes": area.granularity_bytes,
-            "wasted_bytes": area.wasted_bytes,
-            "below_4gib": area.below_4gib,
+            **area.as_dict(),
             "given_back": self.given_back,
             "zone": self.activation.zone if self.activation else None,
             "cma_total_bytes": self.activation.cma_total_bytes if self.activation else 0,
             "bank_left_bytes": self.bank_left_bytes,
-            "log": list(area.log),
-            "notes": list(area.notes),
         }
 
 
@@ -78,10 +68,12 @@ class NodeOutcome:
 class ReservedMemory:
     """A device tree under one or several kernel builds."""
 
+    geometries: tuple[Geometry, ...]
+    """The kernel builds."""
     outcomes: tuple[NodeOutcome, ...]
     """Build by build, in the order of the text."""
     default_areas: tuple[Reservation | None, ...]
-    """The default area of DMA for each build; None: there is none."""
+    """The default area of DMA for each build, a node's where a node makes it; None: there is none."""
     memory: tuple[MemoryMap | None, ...]
     """RAM and what is taken of it then, for each build; None where it was not given."""
     notes: tuple[str, ...]
@@ -91,7 +83,7 @@ class ReservedMemory:
         return [outcome.as_dict() for outcome in self.outcomes]
 
     def table(self) -> list[tuple[object, ...]]:
-        """Header and rows for people."""
+        """Header and rows for people; last the default areas that no node makes."""
         header = (
             "page size",
             "block order",
@@ -104,18 +96,22 @@ class ReservedMemory:
             "32-bit",
             "why not",
         )
-        return [header, *map(_table_row, self.outcomes)]
+        nodes = [_table_row(o.geometry, o.node.name, o.reservation, o.kind == "cma") for o in self.outcomes]
+        defaults = [
+            _table_row(geo, "(default area)", area, True)
+            for geo, area in zip(self.geometries, self.default_areas, strict=True)
+            if area is not None and not any(area is outcome.reservation for outcome in self.outcomes)
+        ]
+        return [header, *nodes, *defaults]
 
 
-def _table_row(outcome: NodeOutcome) -> tuple[object, ...]:
-    area, geo = outcome.reservation, outcome.geometry
-    is_cma = area.accepted and outcome.kind == "cma"
+def _table_row(geo: Geometry, name: str, area: Reservation, asks_for_cma: bool) -> tuple[object, ...]:
     return (
         format_bytes(geo.page_size_bytes),
         geo.pageblock_order,
-        outcome.node.name,
-        "yes" if is_cma else "no",
-        "cannot be told" if area.base is None and area.accepted else None if area.base is None else f"{area.base:#x}",
+        name,
+        "yes" if area.accepted and asks_for_cma else "no",
+        f"{area.base:#x}" if area.base is not None else CANNOT_TELL if area.accepted else None,
         format_bytes(area.size_bytes),
         format_bytes(area.wasted_bytes),
         format_bytes(area.granularity_bytes),
@@ -152,18 +148,21 @@ def reserved_memory(
     Raises
     ------
     InputError
-        If `cma` is malformed, or no geometry is given.
+        If `cma` is malformed, no geometry is given, or an argument is of another kind.
 
     References
     ----------
     drivers/of/of_reserved_mem.c; kernel/dma/contiguous.c: rmem_cma_setup, Linux 6.1, 6.12, 7.3.
     """
     builds = (geometry,) if isinstance(geometry, Geometry) else tuple(geometry)
-    if not builds:
+    if not builds or not all(isinstance(build, Geometry) for build in builds):
         raise InputError("no geometry given; one kernel build at least is needed")
-    option = parse_cma(cma) if isinstance(cma, str) else cma
+    if memory is not None and not isinstance(memory, MemoryMap):
+        raise InputError(f"memory {str(memory)[:60]!r} is no MemoryMap of RAM and what is taken of it")
+    option = option_of(cma)
     done = [_boot(tree, build, option, config_bytes, memory, dma_limit) for build in builds]
     return ReservedMemory(
+        geometries=builds,
         outcomes=tuple(outcome for outcomes, _, _ in done for outcome in outcomes),
         default_areas=tuple(area for _, area, _ in done),
         memory=tuple(left for _, _, left in done),
@@ -226,7 +225,7 @@ class _Boot:
                 f"{_SHUT_OUT} ({self.tree.unsupported})" if self.tree.unsupported else "status is not okay: passed over"
             )
             return replace(area, accepted=False, errno=-ENODEV, error=why)
-        area = replace(area, notes=_alignment_notes(node, unit))
+        area = replace(area, notes=_alignment_notes(node, unit, granule))
         if node.reg is not None:
             if self.memory is not None:
                 for span in (node.reg, *node.other_regs):
@@ -248,7 +247,8 @@ class _Boot:
             if len(ranges) == 1 and _places(ranges[0], size, unit) == 1:
                 base = round_up(ranges[0].base, unit)
                 return replace(area, base=base, below_4gib=base + size <= FOUR_GIB)
-            return unknown
+            where = "within its alloc-ranges" if node.alloc_ranges else "wherever RAM has room"
+            return replace(unknown, notes=(*area.notes, f"no reg: placed at boot, {where}"))
         if node.alloc_ranges and self.touches_a_neighbour(node):
             beside = "alloc-ranges touch another node: some kernels place it next to that one; not modelled"
             return replace(unknown, notes=(*area.notes, beside))
@@ -299,7 +299,12 @@ class _Boot:
         bank = next((bank for bank in banks if area.span is not None and bank.holds(area.span)), None)
         if bank is None:
             return None
-        taken = [area.span for area, lost in self.done.values() if area.span is not None and not lost]
+        taken = [
+            span
+            for node in self.tree.nodes
+            for span in (self.done[node.name][0].span, *node.other_regs)
+            if span is not None and not self.done[node.name][1]
+        ]
         return sum(span.size_bytes for span in subtract([bank], taken))
 
 
@@ -309,10 +314,14 @@ def _places(span: Span, size_bytes: int, unit: int) -> int:
     return max((last - first) // unit + 1, 0)
 
 
-def _alignment_notes(node: ReservedNode, unit: int) -> tuple[str, ...]:
+def _alignment_notes(node: ReservedNode, unit: int, granule: int) -> tuple[str, ...]:
     if node.alignment_bytes is None:
         return ()
     given = format_bytes(node.alignment_bytes)
     if node.reg is not None:
         return (f"alignment {given} is not looked at: reg says where it lies",)
-    return (f"alignment raised from {given} to {format_bytes(unit)}",) if node.alignment_bytes < unit else ()
+    if node.alignment_bytes < unit:
+        return (f"alignment raised from {given} to {format_bytes(unit)}",)
+    if node.is_shared_pool and node.alignment_bytes < granule:
+        return (f"alignment {given} is less than a CMA area would have, {format_bytes(granule)}",)
+    return ()

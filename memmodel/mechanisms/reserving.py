@@ -1,17 +1,19 @@
 """CMA areas at boot: what the kernel makes of a size that is asked for, where it goes, and what becomes of it then."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from errno import EBUSY, EINVAL, ENOMEM
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 from memmodel.errors import InputError
 from memmodel.geometry import Geometry, ZoneLimits, zone_limits
 from memmodel.mechanisms.memblock import MemoryMap
-from memmodel.sources.cma_options import CmaOption, parse_cma
+from memmodel.sources.cma_options import CmaOption, option_of
 from memmodel.sources.spans import Span
 from memmodel.units import format_bytes
 
 __all__ = [
+    "CANNOT_TELL",
     "FOUR_GIB",
     "Activation",
     "Reservation",
@@ -67,6 +69,12 @@ class Reservation:
     def reach(self) -> str:
         """`below_4gib` in words."""
         return {None: CANNOT_TELL, True: "below 4 GiB", False: "beyond 4 GiB"}[self.below_4gib]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, but for the name."""
+        lists = {"log": list(self.log), "notes": list(self.notes)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
+        return values | {"wasted_bytes": self.wasted_bytes} | lists
 
 
 class Activation(NamedTuple):
@@ -127,14 +135,15 @@ def declare_contiguous(  # noqa: PLR0913 - the kernel's own arguments
     Raises
     ------
     InputError
-        If a number is negative.
+        If a number is negative or not whole.
 
     References
     ----------
     mm/cma.c: cma_declare_contiguous_nid, cma_init_reserved_mem, Linux 6.1, 6.12, 7.3.
     """
-    if min(size_bytes, base, limit, alignment_bytes, order_per_bit) < 0:
-        raise InputError(f"CMA area {name}: size, base, limit, alignment and order_per_bit are not negative")
+    for number in (size_bytes, base, limit, alignment_bytes, order_per_bit):
+        if not isinstance(number, Integral) or number < 0:
+            raise InputError(f"CMA area {name}: found {number!r}; sizes, addresses and orders are whole, not negative")
     unit = max(alignment_bytes, geo.cma_min_alignment_bytes)
     asked = Reservation(name, False, size_bytes, size_bytes, unit, geo.cma_min_alignment_bytes)
     if not size_bytes:
@@ -238,13 +247,13 @@ def reserve_default(
     Raises
     ------
     InputError
-        If `cma` is malformed.
+        If `cma` is malformed, or a number is negative or not whole.
 
     References
     ----------
     kernel/dma/contiguous.c: dma_contiguous_reserve, Linux 6.1 to 7.3.
     """
-    option = parse_cma(cma) if isinstance(cma, str) else cma
+    option = option_of(cma)
     wanted = CmaOption(config_bytes) if option is None else option
     if not wanted.size_bytes:
         return None, memory

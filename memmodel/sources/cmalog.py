@@ -14,21 +14,33 @@ from memmodel.sources.quoting import unquote
 from memmodel.sources.reading import PathLike, read_text
 from memmodel.sources.spans import Span
 
-__all__ = ["BOOT_KINDS", "BusyRange", "CmaBitmap", "CmaBoot", "CmaFailure", "CmaLog", "parse_cma_log", "read_cma_log"]
+__all__ = [
+    "BOOT_KINDS",
+    "PAGE_SIZES",
+    "BusyRange",
+    "CmaBitmap",
+    "CmaBoot",
+    "CmaFailure",
+    "CmaLog",
+    "parse_cma_log",
+    "read_cma_log",
+]
 
+_N = r"\d{1,18}(?!\d)"  # more digits are no number of the kernel's
+_HEX = r"[0-9a-f]{1,16}(?![0-9a-f])"
 _FAILURE = re.compile(
-    r"cma_alloc\w*:\s+(?:(?P<area>\S+):\s+)?alloc\s+failed,\s+req-size:\s+(?P<pages>\d+)\s+pages,"
-    r"\s+ret:\s+(?P<errno>-?\d+)"
+    rf"cma_alloc\w*:\s+(?:(?P<area>\S+):\s+)?alloc\s+failed,\s+req-size:\s+(?P<pages>{_N})\s+pages,"
+    rf"\s+ret:\s+(?P<errno>-?{_N})"
 )
 _BITMAP = re.compile(r"number\s+of\s+available\s+pages:")
-_BITMAP_END = re.compile(r"=>\s*(?P<free>\d+)\s+free\s+of\s+(?P<total>\d+)\s+total\s+pages")
-_RUN = re.compile(r"(?<![\w.])(\d+)\s*@\s*(\d+)")
-_BUSY = re.compile(r"alloc_contig_\w*range\w*:\s+\[(?P<start>[0-9a-f]+),\s+(?P<end>[0-9a-f]+)\)\s+PFNs\s+busy")
-_TIME = re.compile(r"\[ *(\d+\.\d{6})\]")
+_BITMAP_END = re.compile(rf"=>\s*(?P<free>{_N})\s+free\s+of\s+(?P<total>{_N})\s+total\s+pages")
+_RUN = re.compile(rf"(?<![\w.])({_N})\s*@\s*({_N})")
+_BUSY = re.compile(rf"alloc_contig_\w*range\w*:\s+\[(?P<start>{_HEX}),\s+(?P<end>{_HEX})\)\s+PFNs\s+busy")
+_TIME = re.compile(r"\[ *(\d{1,18}\.\d{6})\]")
 BOOT_KINDS = {
-    "reserved": r"cma:\s+Reserved\s+(?P<mib>\d+)\s+MiB\s+at\s+(?P<base>0x[0-9a-f]+)",
-    "not reserved": r"cma:\s+Failed\s+to\s+reserve\s+(?P<mib>\d+)\s+MiB",
-    "pool": r"created\s+CMA\s+memory\s+pool\s+at\s+(?P<base>0x[0-9a-f]+),\s+size\s+(?P<mib>\d+)\s+MiB",
+    "reserved": rf"cma:\s+Reserved\s+(?P<mib>{_N})\s+MiB\s+at\s+(?P<base>0x{_HEX})",
+    "not reserved": rf"cma:\s+Failed\s+to\s+reserve\s+(?P<mib>{_N})\s+MiB",
+    "pool": rf"created\s+CMA\s+memory\s+pool\s+at\s+(?P<base>0x{_HEX}),\s+size\s+(?P<mib>{_N})\s+MiB",
     "initialized": r"initialized\s+node\s+(?P<name>\S+),\s+compatible\s+id\s+shared-dma-pool",
     "misaligned": r"incorrect\s+alignment\s+of\s+CMA\s+region",
     "given back": r"node\s+(?P<name>\S+)\s+compatible\s+matching\s+fail",
@@ -38,13 +50,14 @@ BOOT_KINDS = {
 }
 """What the log says of an area at boot, and the pattern of that line."""
 _BOOT = {kind: re.compile(pattern) for kind, pattern in BOOT_KINDS.items()}
-_ZONE = re.compile(r"\b(?P<zone>DMA|DMA32|Normal|HighMem|Movable)\s+zone:\s+(?P<pages>\d+)\s+pages,\s+LIFO")
-_SPAN = re.compile(r"Initmem\s+setup\s+node\s+\d+\s+\[mem\s+0x([0-9a-f]+)-0x([0-9a-f]+)\]")
-_TOTAL = re.compile(r"On\s+node\s+\d+\s+totalpages:\s+(\d+)")
-_VERSION = re.compile(r"Linux\s+version\s+(\d+\.\d+\S*)")
-_BUFFER = re.compile(r"failed\s+to\s+allocate\s+buffer\s+with\s+size\s+(\d+)")
+_ZONE = re.compile(rf"\b(?P<zone>DMA|DMA32|Normal|HighMem|Movable)\s+zone:\s+(?P<pages>{_N})\s+pages,\s+LIFO")
+_SPAN = re.compile(rf"Initmem\s+setup\s+node\s+\d+\s+\[mem\s+0x({_HEX})-0x({_HEX})\]")
+_TOTAL = re.compile(rf"On\s+node\s+\d+\s+totalpages:\s+({_N})")
+_VERSION = re.compile(r"Linux\s+version\s+(\d{1,3}\.\d{1,4}(?![\w])\S*)")
+_BUFFER = re.compile(rf"failed\s+to\s+allocate\s+buffer\s+with\s+size\s+({_N})")
 _STARTS = re.compile(r"req-size:|PFNs busy")
-_PAGE_SIZES = (1 << 12, 1 << 14, 1 << 16)
+PAGE_SIZES = (1 << 12, 1 << 14, 1 << 16)
+"""Of the kernels whose logs these are, bytes."""
 
 
 class CmaBitmap(NamedTuple):
@@ -238,13 +251,13 @@ def _boot(text: str, kind: str, match: re.Match[str]) -> CmaBoot:
 
 def _page_size(text: str, pages: set[int], buffers: tuple[tuple[int, int], ...]) -> int | None:
     """The page size, if the log leaves only one: pages that fill no more than their node, a buffer in bytes."""
-    sizes = set(_PAGE_SIZES)
+    sizes = set(PAGE_SIZES)
     span, total = _SPAN.search(text), _TOTAL.search(text)
     if span and total:
         node_bytes = int(span[2], 16) + 1 - int(span[1], 16)
         sizes = {size for size in sizes if int(total[1]) * size <= node_bytes}
     for _, n_bytes in buffers:
-        fitting = {size for size in _PAGE_SIZES if -(-n_bytes // size) in pages}
+        fitting = {size for size in PAGE_SIZES if -(-n_bytes // size) in pages}
         sizes &= fitting or sizes
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -18,11 +18,12 @@ from memmodel.sources.devicetree_blocks import scan_blocks
 from memmodel.sources.devicetree_cells import CellValues, decode, line_of
 from memmodel.sources.devicetree_pick import pick
 from memmodel.sources.quoting import undiff, unquote
-from memmodel.sources.reading import PathLike, read_text
+from memmodel.sources.reading import PathLike, decode_text, read_bytes
 from memmodel.sources.spans import Span, merge
 
 __all__ = ["DeviceTree", "ReservedNode", "parse_device_tree", "read_device_tree"]
 
+_DTB_MAGIC = b"\xd0\x0d\xfe\xed"
 _DTLIB_ERROR = re.compile(r"(\d+) \(column \d+\): parse error: (.*)", re.DOTALL)
 
 
@@ -102,8 +103,11 @@ def read_device_tree(path: PathLike, *, close_nodes: bool = False) -> DeviceTree
     >>> tree.nodes[0].name, tree.nodes[0].size_bytes                # doctest: +SKIP
     ('linux,cma', 268435456)
     """
-    text, _ = read_text(path)
-    return parse_device_tree(text, os.fspath(path), close_nodes=close_nodes)
+    data, _ = read_bytes(path)
+    source = os.fspath(path)
+    if data.startswith(_DTB_MAGIC):
+        raise InputError(f"{source}: a compiled device tree; its source is read here: dtc -I dtb -O dts")
+    return parse_device_tree(decode_text(data, source), source, close_nodes=close_nodes)
 
 
 def parse_device_tree(text: str, source: str, *, close_nodes: bool = False) -> DeviceTree:

@@ -20,6 +20,7 @@ _RESERVED = ("reserved-memory", "&reserved_memory", "&{/reserved-memory}")
 _MEMORY = re.compile(r"memory(@\w+)?")
 _PROPERTY = re.compile(r"\s*(?:[A-Za-z_]\w*:\s*)*[\w,.+*#?@-]+\s*(?:=.*)?;?", re.DOTALL)
 _WORD = re.compile(r"(?<![\w'])(&?[A-Za-z_]\w*|&\{[^}]*\})")
+_NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)(?:ULL|UL|LL|U|L)?")
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _UNKNOWN = re.compile(r"#\s*(?:include|if|ifdef|ifndef|elif|else|endif)\b")
 _FAR_SHIFT = re.compile(r"<<(?!\s*(?:\d{1,2}|0[xX][0-9a-fA-F]{1,2})\b)")
@@ -143,6 +144,11 @@ class _Picker:
         is_parent = block.name in _RESERVED or block.name.startswith("&")
         self.insert(block.opened, f" {LINE_PROPERTY} = <{block.line}>;")
         self.statements(block)
+        if not is_parent:
+            self.notes += [
+                f"{self.source}:{child.line}: {child.name}: not looked at, for it stands in {block.name}"
+                for child in block.children
+            ]
         for child in block.children if is_parent else ():
             if child.before:
                 raise refuse(self.source, child.line, child.before, f"only a name stands before the {{ of {child.name}")
@@ -177,6 +183,9 @@ class _Picker:
             raise self.bad(
                 statement, word[1], f"{statement.name} needs numbers; macros and references are not resolved"
             )
+        odd = next((found for found in re.findall(r"\b\d\w*", value) if not _NUMBER.fullmatch(found)), None)
+        if odd is not None and statement.name in (*_NUMBERS, *_CELLS) and "[" not in value:
+            raise self.bad(statement, odd, f"{statement.name} needs numbers such as 4096, 0x1000 or (4 << 10)")
         if _FAR_SHIFT.search(value):
             raise self.bad(statement, value, "a shift is by a plain number of one or two digits")
 

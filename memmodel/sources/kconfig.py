@@ -210,6 +210,8 @@ def geometry_options(config: Kconfig, kernel: str | None = None) -> ConfigReadin
         options["memory_isolation"] = isolation or cma is True  # CONFIG_CMA selects it
     elif cma is False:
         options["memory_isolation"] = False
+    if config.symbols.get("MEMORY_FAILURE") == "n":
+        notes.append("CONFIG_MEMORY_FAILURE is off: this kernel has no memory_failure() and no PG_hwpoison")
     return ConfigReading(options, notes, not_shown)
 
 

@@ -112,6 +112,8 @@ def _raw(path: PathLike) -> bytes:
         if stat.S_ISDIR(mode):
             raise InputError(f"{os.fspath(path)}: this is a folder; a file is needed")
         return Path(path).read_bytes()
+    except TypeError:
+        raise InputError(f"{path!r} is no path of a file") from None
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise

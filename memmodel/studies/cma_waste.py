@@ -14,7 +14,7 @@ from memmodel.geometry import Geometry
 from memmodel.mechanisms.memblock import MemoryMap
 from memmodel.mechanisms.reserving import declare_contiguous
 from memmodel.sources.spans import Span
-from memmodel.studies.registry import Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, Seeds, Study, points_of
 
 __all__ = ["STUDY", "block", "pools"]
 
@@ -57,10 +57,7 @@ OUTPUTS = (
 
 def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     """Each point by itself: the pools one after the other, as the kernel places them. Nothing is random."""
-    points = [
-        dict(zip(params, values, strict=True)) for values in zip(*(params[n].tolist() for n in params), strict=True)
-    ]
-    rows = [pools(point) for point in points]
+    rows = [pools(point) for point in points_of(params)]
     return {name: np.array([row[name] for row in rows]) for name in OUTPUTS}
 
 

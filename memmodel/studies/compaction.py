@@ -5,7 +5,6 @@ and one CPU alone has translations to flush. No source has a rate for the scanne
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,9 @@ from memmodel.kernels.buddy import count_free
 from memmodel.mechanisms.compaction import CompactionOutcome, compact_memory, compact_zone, run_kcompactd
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import ZoneType
+from memmodel.studies.machines import Starts
 from memmodel.studies.migration_prices import times
-from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds, points_of
 from memmodel.studies.thp_success import COUNTERS, counts_since, machine_of, settle
 from memmodel.studies.thp_success import PARAMETERS as OF_LOAD
 
@@ -48,12 +48,10 @@ TIMES = (
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
     """Run each point's load on a memory of its own, then compact it, and price what was moved."""
-    starts: dict[tuple[Any, ...], tuple[PhysicalMemory, PhysicalMemory]] = {}
+    starts: Starts = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
     work: list[tuple[float, ...]] = []
-    names = [parameter.name for parameter in PARAMETERS]
-    for row, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
-        point = dict(zip(names, row, strict=True))
+    for point, seed in zip(points_of(params), seeds, strict=True):
         mem = machine_of(point, starts)
         settle(mem, point, seed)
         huge, before = _huge_blocks(mem), mem.state.vmstat.copy()

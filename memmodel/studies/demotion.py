@@ -19,7 +19,7 @@ from memmodel.cost.demotion import (
 from memmodel.cost.machines import DIRECTIONS, Machine
 from memmodel.mechanisms.copying import BATCHES
 from memmodel.state.sizing import Sysctls
-from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds, points_of
 
 __all__ = ["STUDY", "block"]
 
@@ -69,9 +69,7 @@ def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt
     """One run of the two threads a point; points of the same workload share the times that were drawn."""
     drawn: dict[tuple[int, float, bytes], Work] = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
-    rows = zip(*(params[parameter.name].tolist() for parameter in PARAMETERS), strict=True)
-    for row, seed in zip(rows, seeds, strict=True):
-        point = dict(zip((parameter.name for parameter in PARAMETERS), row, strict=True))
+    for point, seed in zip(points_of(params), seeds, strict=True):
         n_thps = max(int(point["write_gib"] * 2**30 / THP_BYTES), 1)
         key = n_thps, point["spread"], seed.tobytes()
         if key not in drawn:

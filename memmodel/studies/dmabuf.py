@@ -14,7 +14,7 @@ from memmodel.errors import InputError
 from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
 from memmodel.studies.machines import KERNEL, Starts, memory_of, page_block_max_order
-from memmodel.studies.registry import Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, Seeds, Study, points_of
 from memmodel.units import parse_bytes
 from memmodel.workloads.dma_bufs import run_dma_bufs
 from memmodel.workloads.run import Session
@@ -49,9 +49,7 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     """Each point on a memory of its own: others fill and empty it, then come the buffers."""
     starts: Starts = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
-    names = [parameter.name for parameter in PARAMETERS]
-    for values, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
-        point = dict(zip(names, values, strict=True))
+    for point, seed in zip(points_of(params), seeds, strict=True):
         for name, value in run_point(memory_of(point, starts), point, seed).items():
             columns[name].append(value)
     return columns

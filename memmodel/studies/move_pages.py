@@ -20,7 +20,7 @@ from memmodel.memory import PhysicalMemory
 from memmodel.sources.features import PRESETS
 from memmodel.studies.migration_counts import Plan, count_moves, is_batched
 from memmodel.studies.migration_prices import Columns, extent_bytes, migration_counts, times
-from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds
+from memmodel.studies.registry import Parameter, Params, PricedStudy, Seeds, points_of
 
 __all__ = ["STUDY", "block"]
 
@@ -57,12 +57,9 @@ OUTPUTS = (
 
 def block(params: Params, seeds: Seeds, *, machine: Machine) -> Mapping[str, npt.ArrayLike]:
     """One move a point, on a machine of two nodes; then the price."""
-    points = [
-        dict(zip(params, values, strict=True)) for values in zip(*(params[n].tolist() for n in params), strict=True)
-    ]
     rows = [
         _worked_out(point) if point["folio_order"] >= GIGANTIC else _simulated(point, seed)
-        for point, seed in zip(points, seeds, strict=True)
+        for point, seed in zip(points_of(params), seeds, strict=True)
     ]
     counts = MigrationCounts(*(np.array(column, np.float64) for column in zip(*(row[0] for row in rows), strict=True)))
     counts = counts._replace(direction=direction_codes(params["direction"]))

@@ -12,7 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from memmodel.errors import InputError, one_of
 from memmodel.results.variables import Variable
 
-__all__ = ["STUDIES", "Block", "Params", "Parameter", "PricedStudy", "Seeds", "Study", "Value", "find_study"]
+__all__ = [
+    "STUDIES",
+    "Block",
+    "Params",
+    "Parameter",
+    "PricedStudy",
+    "Seeds",
+    "Study",
+    "Value",
+    "find_study",
+    "points_of",
+]
 
 Value = int | float | str
 Params = dict[str, NDArray[Any]]
@@ -202,3 +213,10 @@ def find_study(name: str) -> Study:
     """
     study: Study = import_module(STUDIES[one_of(name, STUDIES, "study")]).STUDY
     return study
+
+
+def points_of(params: Params) -> list[dict[str, Any]]:
+    """The points of a block one by one, their parameters by name as plain values."""
+    return [
+        dict(zip(params, values, strict=True)) for values in zip(*(c.tolist() for c in params.values()), strict=True)
+    ]

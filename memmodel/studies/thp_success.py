@@ -18,7 +18,7 @@ from memmodel.memory import PhysicalMemory
 from memmodel.state.layout import Vmstat
 from memmodel.state.sizing import Sysctls
 from memmodel.studies.machines import KERNEL, Starts, first_state, page_block_max_order
-from memmodel.studies.registry import Parameter, Params, Seeds, Study
+from memmodel.studies.registry import Parameter, Params, Seeds, Study, points_of
 from memmodel.workloads.pageblocks import movable_regions, pageblock_use
 from memmodel.workloads.run import Session
 
@@ -73,9 +73,7 @@ def block(params: Params, seeds: Seeds) -> Mapping[str, npt.ArrayLike]:
     """Run each point's load on a memory of its own, then its faults."""
     starts: Starts = {}
     columns: dict[str, list[float]] = {name: [] for name in OUTPUTS}
-    names = [parameter.name for parameter in PARAMETERS]
-    for row, seed in zip(zip(*(params[name].tolist() for name in names), strict=True), seeds, strict=True):
-        point = dict(zip(names, row, strict=True))
+    for point, seed in zip(points_of(params), seeds, strict=True):
         mem = machine_of(point, starts)
         settle(mem, point, seed)
         for name, value in faults(mem, point["demand"]).items():

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from memmodel.errors import InputError
 from memmodel.jit import inlined, kernel, prefetch
 from memmodel.kernels.folios import SLOT_BITS, drop_folio, new_folio
 from memmodel.kernels.freelist import ONE, ORDER_BITS
 from memmodel.kernels.page_alloc import Request, alloc_row, free_row, mark_used
+from memmodel.mechanisms.buddy import whole_number
 from memmodel.mechanisms.heaps import ORDERS
 from memmodel.state.layout import NONE, Memory
 from memmodel.state.machine import Machine
@@ -118,7 +120,7 @@ def _run(mem: Memory, rings: Rings, requests: Requests, sizes: Any, level: int, 
     return n_failed
 
 
-def run_dma_bufs(mem: Machine, sizes: npt.NDArray[np.int64], level: int, *, cpu: int = 0, node: int = 0) -> DmaBufRun:
+def run_dma_bufs(mem: Machine, sizes: npt.ArrayLike, level: int, *, cpu: int = 0, node: int = 0) -> DmaBufRun:
     """Allocate buffers one after the other, in one compiled loop; in the end all are freed.
 
     Each is allocated as `dmabuf_alloc` does it, without reclaim and compaction.
@@ -128,27 +130,36 @@ def run_dma_bufs(mem: Machine, sizes: npt.NDArray[np.int64], level: int, *, cpu:
     mem
         Changed in place.
     sizes
-        Of the buffers, in pages, 1 or more, shape ``(buffers,)``.
+        Of the buffers, in pages, 1 or more each, shape ``(buffers,)``.
     level
-        Pages that they may hold together: the oldest are freed first where the next would bring them above it, but
-        never the last.
+        Pages that they may hold together, 0 or more: the oldest are freed first where the next would bring them above
+        it, but never the last.
     cpu, node
         Where they are asked for.
+
+    Raises
+    ------
+    InputError
+        If a size, the level, the CPU or the node is none.
 
     References
     ----------
     drivers/dma-buf/heaps/system_heap.c: system_heap_allocate, alloc_largest_available, Linux 6.12 (and 6.1).
     """
+    wanted = np.asarray(sizes)
+    if wanted.ndim != 1 or (wanted.size and (wanted.dtype.kind not in "iu" or wanted.min() < 1)):
+        raise InputError("sizes of buffers are whole numbers of pages, 1 or more, in one row")
+    level = whole_number(level, "level", 0, 1 << 62)
     requests = request_table(mem, node, mem.check_cpu(cpu))
     n_pages = mem.pfns.n_pages
     mem.reserve_folios(n_pages - int(mem.state.slots[0]))
     rings = Rings(
         slots=np.zeros(1 << n_pages.bit_length(), np.uint32),
-        lengths=np.zeros(1 << min(n_pages, sizes.size).bit_length(), np.uint32),
+        lengths=np.zeros(1 << min(n_pages, wanted.size).bit_length(), np.uint32),
         places=np.zeros(4, np.uint64),
         held=np.zeros(1, np.int64),
     )
     counts = np.zeros((2, N_ORDERS), np.int64)
-    n_failed = int(_run(mem.state, rings, requests, np.ascontiguousarray(sizes, np.int64), level, counts))
+    n_failed = int(_run(mem.state, rings, requests, np.ascontiguousarray(wanted, np.int64), level, counts))
     by_order = [dict(zip(ORDERS, row.tolist(), strict=True)) for row in counts]
-    return DmaBufRun(sizes.size - n_failed, n_failed, *by_order)
+    return DmaBufRun(wanted.size - n_failed, n_failed, *by_order)

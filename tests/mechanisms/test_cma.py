@@ -332,6 +332,36 @@ def test_cma_alloc__bits_of_several_pages():
     assert mem.state.areas[0]["available"] == 1024 - 16
 
 
+def test_cma_release__no_part_of_a_bit_of_which_the_rest_stays():
+    """The kernel clears the bit, and nobody could give the rest back."""
+    mem = views.plain_memory(Geometry(), "32MiB", seed=0)
+    area = mm.cma_reserve(mem, "4MiB", order_per_bit=3)
+    pfn = mm.cma_alloc(mem, area, 21).pfn
+    refused(mem, f"pfn {pfn} is of the same bit", mm.cma_release, area, (pfn + 1, 7))
+    refused(mem, f"pfn {pfn + 15} is of the same bit", mm.cma_release, area, (pfn, 15))
+    mm.cma_release(mem, area, (pfn + 16, 5))  # the pages behind it never were allocated
+    mm.cma_release(mem, area, (pfn, 16))
+    mem.check()
+    assert mem.state.areas[0]["available"] == 1024
+
+
+def test_cma_reserve__pageblocks_kept_for_urgent_requests():
+    mem = mm.PhysicalMemory(Geometry(kernel="6.12.117"), "512MiB", seed=0)
+    movable = mm.alloc_pages(mem, 9, 250)
+    urgent = mm.alloc_pages(mem, 3, 300, gfp="GFP_ATOMIC")
+    kept = np.flatnonzero(mem.state.blocks["migratetype"] == MigrateType.HIGHATOMIC)
+    mm.free_pages(mem, urgent[urgent >= 0])
+    mm.drain_all_pages(mem)
+    block = int(kept[-1])
+    zone = mem.state.pages["zone"][block << 9]
+    before = int(mem.state.zones["reserved_highatomic"][zone])
+    assert before >= 512
+    mm.cma_reserve(mem, "2MiB", base=block << 21)
+    mem.check()
+    assert int(mem.state.zones["reserved_highatomic"][zone]) == before - 512
+    assert (movable >= 0).any()
+
+
 # -- gigantic pages ----------------------------------------------------------------------------------------------------
 
 

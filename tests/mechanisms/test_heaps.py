@@ -115,6 +115,25 @@ def test_dmabuf_alloc__who_reclaims(kernel, calls):
     assert list(dict.fromkeys(asked)) == calls
 
 
+def test_dmabuf_alloc__a_policy_that_raises_loses_nothing():
+    mem = PhysicalMemory(Geometry(arch="generic"), "64MiB", seed=0)
+    folios = mm.alloc_pages(mem, count=16384)
+    mm.free_pages(mem, folios[:3000])
+    free = int(mem.state.zones["free_pages"].sum() + mem.state.pcp["count"].sum())
+
+    def reclaim(mem, request):
+        raise mm.InputError("no more")
+
+    for ask in (
+        lambda: mm.dmabuf_alloc(mem, "32MiB", reclaim=reclaim),
+        lambda: mm.alloc_pages(mem, 0, 9000, reclaim=reclaim),
+    ):
+        with pytest.raises(mm.InputError, match="no more"):
+            ask()
+        mem.check()
+        assert int(mem.state.zones["free_pages"].sum() + mem.state.pcp["count"].sum()) == free
+
+
 @views.large
 def test_dmabuf_alloc__with_reclaim():
     mem = PhysicalMemory(Geometry(arch="generic"), "64MiB", seed=0)

@@ -60,8 +60,14 @@ def test_reserve_and_give_back__nothing_is_lost(memory, reserved, base, size):
     ("arguments", "message"),
     [
         (([],), "memory without a range of RAM"),
-        (([(0, 0)],), "memory range at 0x0 of 0 bytes"),
-        (([(0, 9)], [(-1, 4)]), "reserved range at -0x1 of 4 bytes"),
+        (([(0, 0)],), "memory range at 0 of 0 bytes"),
+        (([(0, 9)], [(-1, 4)]), "reserved range at -1 of 4 bytes"),
+        (([(0, 1.5)],), "memory range at 0 of 1.5 bytes"),
+        (([(0, "4K")],), "memory range at 0 of '4K' bytes"),
+        (([(1 << 51, 1 << 52)],), "ends within 4 PiB"),
+        ((5,), "memory '5' is no list of ranges"),
+        (([(0, 1, 2)],), "is no list of ranges"),
+        (([(0, 9)], [5]), "reserved '\\[5\\]' is no list of ranges"),
     ],
 )
 def test_memory_map__refused(arguments, message):

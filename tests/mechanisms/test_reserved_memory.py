@@ -84,11 +84,15 @@ def test_case__unbalanced_with_its_nodes_closed():
     (outcome,) = reserved_memory(case("dts-arm64-cma-unbalanced-01.dts.txt", close_nodes=True), ARM[4]).outcomes
     area = outcome.reservation
     assert (area.base, area.requested_bytes, area.reach) == (None, 16 * MIB, "cannot be told")
+    assert area.notes == (
+        "alignment 8 KiB is less than a CMA area would have, 2 MiB",
+        "no reg: placed at boot, wherever RAM has room",
+    )
     node = f"cma {{ {POOL} size = <0 0x1000000>; alignment = <0 0x2000>; }};"
     (outcome,) = reserved_memory(tree(node), ARM[4]).outcomes
     assert (outcome.reservation.alignment_bytes, outcome.reservation.notes) == (
         2 * MIB,
-        ("alignment raised from 8 KiB to 2 MiB",),
+        ("alignment raised from 8 KiB to 2 MiB", "no reg: placed at boot, wherever RAM has room"),
     )
 
 
@@ -178,14 +182,33 @@ def test_rows__plain_values():
     assert len(rows) == 3
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][4] == "cannot be told"
+    found = reserved_memory(case("dts-arm64-imx91-256m-01.dts.txt"), ARM.values(), cma="48M")
+    *nodes, small, middle, large = found.table()
+    assert len(nodes) == 4
+    assert [row[2] for row in (small, middle, large)] == ["(default area)"] * 3
+    assert [row[5] for row in (small, middle, large)] == ["48 MiB", "64 MiB", "512 MiB"]
+
+
+def test_bank_left__without_any_region_of_a_node():
+    memory = "/ { memory@0 { device_type = 'memory'; reg = <0 0 0 0x40000000>; }; };".replace("'", '"')
+    nodes = "a { reg = <0 0 0 0x1000000>, <0 0x8000000 0 0x1000000>; }; b { reg = <0 0x10000000 0 0x1000000>; };"
+    board = parse_device_tree(f"{memory} / {{ reserved-memory {{ {CELLS} {nodes} }}; }};", "f")
+    first, second = reserved_memory(board, ARM[4]).outcomes
+    assert first.bank_left_bytes == second.bank_left_bytes == (1024 - 3 * 16) * MIB
 
 
 def test_reserved_memory__refused():
     board = tree("a { size = <0 4096>; };")
     with pytest.raises(InputError, match="no geometry given"):
         reserved_memory(board, [])
+    with pytest.raises(InputError, match="no geometry given"):
+        reserved_memory(board, ["4KiB"])
     with pytest.raises(InputError, match="cma='x' is no size"):
         reserved_memory(board, ARM[4], cma="x")
+    with pytest.raises(InputError, match="is no MemoryMap"):
+        reserved_memory(board, ARM[4], memory=[(0, GIB)])
+    with pytest.raises(InputError, match="are whole, not negative"):
+        reserved_memory(board, ARM[4], config_bytes="64M")
 
 
 NODES = st.lists(

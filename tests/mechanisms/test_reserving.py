@@ -156,8 +156,9 @@ def test_declare_contiguous__silent_refusals():
         assert (area.errno, area.error) == (-22, "size is no multiple of order 10")
     area, _ = declare_contiguous(geo, MIB, alignment_bytes=64 * MIB)
     assert (area.size_bytes, area.alignment_bytes, area.granularity_bytes) == (64 * MIB, 64 * MIB, 2 * MIB)
-    with pytest.raises(InputError, match="are not negative"):
-        declare_contiguous(geo, -1)
+    for number in (-1, 1.5, "64M"):
+        with pytest.raises(InputError, match="are whole, not negative"):
+            declare_contiguous(geo, number)
 
 
 def test_declare_contiguous__before_5_19():

@@ -1,7 +1,7 @@
 import pytest
 
 from memmodel.errors import InputError
-from memmodel.sources.cma_options import CmaOption, config_cma_bytes, parse_cma
+from memmodel.sources.cma_options import CmaOption, config_cma_bytes, option_of, parse_cma
 from memmodel.sources.kconfig import read_kconfig
 
 MIB = 1 << 20
@@ -24,10 +24,20 @@ def test_parse_cma(text, option, is_fixed):
     assert parse_cma(text).is_fixed == is_fixed
 
 
-@pytest.mark.parametrize("text", ["", "cma=", "64MiB", "-1", "64M@", "64M-1G", "console=ttyS0", "64M@1G-"])
+@pytest.mark.parametrize(
+    "text", ["", "cma=", "64MiB", "-1", "64M@", "64M-1G", "console=ttyS0", "64M@1G-", "16E", "9" * 5000]
+)
 def test_parse_cma__refused(text):
-    with pytest.raises(InputError, match="is no size; allowed: SIZE"):
+    with pytest.raises(InputError, match="is no size; allowed: SIZE") as caught:
         parse_cma(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_option_of__text_or_option():
+    assert option_of(None) is None
+    assert option_of(CmaOption(MIB)) == option_of("1M") == CmaOption(MIB)
+    with pytest.raises(InputError, match="cma=67108864 is no size"):
+        option_of(64 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +55,21 @@ def test_config_cma_bytes(mode, expected):
         ("CONFIG_DMA_CMA=y\n", "shows no CONFIG_CMA_SIZE_SEL_"),
         ("CONFIG_CMA_SIZE_SEL_MBYTES=y\n", "CONFIG_CMA_SIZE_MBYTES is not shown"),
         ("CONFIG_CMA_SIZE_SEL_PERCENTAGE=y\nCONFIG_CMA_SIZE_PERCENTAGE=10\n", "the size of RAM is needed"),
+        (
+            "CONFIG_CMA_SIZE_SEL_MBYTES=y\nCONFIG_CMA_SIZE_MBYTES=-5\n",
+            "<text>:2: found 'CONFIG_CMA_SIZE_MBYTES=-5'; 0 to",
+        ),
     ],
 )
 def test_config_cma_bytes__not_told(text, message):
     with pytest.raises(InputError, match=message):
         config_cma_bytes(read_kconfig(text))
-    assert config_cma_bytes(read_kconfig("# CONFIG_DMA_CMA is not set\n" + text.replace("CONFIG_DMA_CMA=y\n", ""))) == 0
+    for off in ("DMA_CMA", "CMA"):
+        without = f"# CONFIG_{off} is not set\n" + text.replace("CONFIG_DMA_CMA=y\n", "")
+        assert config_cma_bytes(read_kconfig(without)) == 0
+
+
+def test_config_cma_bytes__a_share_of_more_than_all():
+    text = "CONFIG_CMA_SIZE_SEL_PERCENTAGE=y\nCONFIG_CMA_SIZE_PERCENTAGE=101\n"
+    with pytest.raises(InputError, match="<text>:2: found 'CONFIG_CMA_SIZE_PERCENTAGE=101'; 0 to 100 are possible"):
+        config_cma_bytes(read_kconfig(text), 255 * 4096)

@@ -157,6 +157,31 @@ def test_parse_cma_log__newer_names():
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cma_alloc: alloc failed, req-size: {} pages, ret: -12",
+        "cma_alloc: alloc failed, req-size: 1 pages, ret: -{}",
+        "number of available pages: {}@1=> {} free of {} total pages",
+        "cma: Reserved {} MiB at 0x0",
+        "cma: Failed to reserve {} MiB",
+        "created CMA memory pool at 0x{}, size 64 MiB",
+        "alloc_contig_range: [0, {}) PFNs busy",
+    ],
+)
+def test_parse_cma_log__numbers_that_no_kernel_prints(text):
+    huge = "9" * 5000
+    log = parse_cma_log(f"{FAILED}\n{text.replace('{}', huge)}\n", "f")
+    assert [failure.pages for failure in log.failures] == [4]
+    assert (log.bitmaps, log.busy, log.boots) == ((), (), ())
+
+
+def test_parse_cma_log__a_version_that_is_none_is_not_taken():
+    assert parse_cma_log(f"Linux version 6.1x\n{FAILED}", "f").kernel is None
+    assert parse_cma_log(f"Linux version {'9' * 5000}.1\n{FAILED}", "f").kernel is None
+    assert parse_cma_log(f"Linux version 6.6-rc1+ (a@b)\n{FAILED}", "f").kernel == "6.6-rc1+"
+
+
 @pytest.mark.parametrize("name", ["cma-alignment-table-arm64-pagesizes-01.txt", "config-x86-cma-nothp-01.config"])
 def test_read_cma_log__no_such_line(name):
     with pytest.raises(InputError, match="found no line of CMA; such are cma_alloc: alloc failed"):

@@ -58,6 +58,15 @@ def test_read_device_tree__a_whole_file(tmp_path):
     assert not tree.unsupported
 
 
+def test_read_device_tree__a_compiled_one(tmp_path):
+    path = tmp_path / "board.dtb"
+    path.write_bytes(bytes.fromhex("d00dfeed00000048"))
+    with pytest.raises(InputError, match="a compiled device tree; its source is read here: dtc -I dtb -O dts"):
+        read_device_tree(path)
+    with pytest.raises(InputError, match="None is no path of a file"):
+        read_device_tree(None)
+
+
 def test_case__a20_without_reg():
     tree = case("dts-arm32-a20-cma-noreg-01.dts.txt")
     (node,) = tree.nodes
@@ -79,6 +88,7 @@ def test_case__unbalanced():
     (node,) = tree.nodes
     assert (node.reg, node.size_bytes, node.alignment_bytes) == (None, 16 * MIB, 8192)
     assert "closed at the end of the text, as asked" in tree.notes[0]
+    assert tree.notes[1] == f"{path}:10: ion@200000000: not looked at, for it stands in linux,cma"
 
 
 def test_case__a_diff():
@@ -222,11 +232,12 @@ def test_unquote__only_where_most_lines_are():
         ("a { };", "f:1: found no reserved-memory node with a child"),
         ("reserved-memory { };", "f:1: found no reserved-memory node with a child"),
         ("reserved-memory {\na { size = <SIZE>; }; };", "f:2: found 'SIZE'; size needs numbers"),
+        ("reserved-memory {\na { size = <64M>; }; };", "f:2: found '64M'; size needs numbers such as 4096, 0x1000 or"),
         ("reserved-memory {\na { reg = <&b 1>; }; };", "f:2: found '&b'; reg needs numbers"),
         ("reserved-memory {\na { size = <1 }; };", "f:2: no device tree source: expected number"),
         ("reserved-memory {\na { size = <1> }; };", "f:2: no device tree source: expected ';' or ','"),
         ("reserved-memory {\na { size = <1>; } };", "f:2: no device tree source: expected ';'"),
-        ("reserved-memory {\na { size = <09>; }; };", "f:1: no device tree source: invalid literal"),
+        ("reserved-memory {\na { size = <09>; }; };", "f:2: found '09'; size needs numbers such as 4096, 0x1000 or"),
         ("reserved-memory { a { size = <(1 << 999999)>; }; };", "a shift is by a plain number of one or two digits"),
         (
             "reserved-memory { a { size = <(1 << 0xfffffffff)>; }; };",

@@ -73,6 +73,22 @@ def test_run_dma_bufs__as_one_by_one(page_size, limit, kernel, used):
         assert run.folios == {order: orders[order] for order in (8, 4, 0)}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "level", "message"),
+    [
+        ([0, 1], 9, "whole numbers of pages, 1 or more"),
+        ([-1], 9, "whole numbers of pages, 1 or more"),
+        ([1.5], 9, "whole numbers of pages, 1 or more"),
+        ([[1]], 9, "in one row"),
+        ([1], -1, "level -1"),
+        ([1], "all", "level 'all'"),
+    ],
+)
+def test_run_dma_bufs__refused(sizes, level, message):
+    mem = views.plain_memory(Geometry(arch="generic"), "4MiB", seed=0)
+    views.refused(mem, message, run_dma_bufs, sizes, level)
+
+
 def test_run_dma_bufs__larger_than_memory():
     mem = views.plain_memory(Geometry(arch="generic"), "4MiB", seed=0)
     run = run_dma_bufs(mem, np.array([2000, 300, 1024, 1], np.int64), 600)
