@@ -14,7 +14,7 @@ from memmodel.kernels.contig_task import WHY, ContigCount, Task, Why, stop_at
 from memmodel.kernels.folios import is_hugetlb, slot_of
 from memmodel.kernels.freelist import FREE, ONE, ORDER_BITS
 from memmodel.kernels.isolation import isolate_free_page, undo_blocks
-from memmodel.kernels.lru import BYPASSED, LRU, drain_lru_batch
+from memmodel.kernels.lru import BYPASSED, LRU, set_batches
 from memmodel.kernels.migration import FAILED, FROM, count_migrated, migrate_isolated, put_back
 from memmodel.kernels.migration_folio import EBUSY, ENOMEM
 from memmodel.kernels.migration_job import ROWS_IN_USE, Job, splice
@@ -30,14 +30,6 @@ EINTR, EINVAL = -4, -22
 TRIES = 5
 IN_CHUNKS = np.uint64(Feature.CONTIG_FREE_CHUNKS)
 N_BATCHES, N_FREED = np.uint64(ContigCount.N_BATCHES), np.uint64(ContigCount.N_FREED)
-
-
-@inlined
-def set_batches(mem: Memory, size: U) -> None:
-    """Empty all LRU-add batches, and give them a size."""
-    for cpu in range(mem.params.n_cpus):
-        drain_lru_batch(mem, np.uint64(cpu))
-        mem.lru[cpu]["size"] = size
 
 
 @inlined

@@ -93,12 +93,18 @@ def set_on_lru(mem: Memory, rows: Any, flag: U) -> None:
         page.pg_flags = np.uint64(page.pg_flags) | flag
 
 
-@kernel
-def set_lru_batch(mem: Memory, size: U) -> None:
+@inlined
+def set_batches(mem: Memory, size: U) -> None:
     """Empty all batches, and give them another size; `BYPASSED` is lru_cache_disable()."""
     for cpu in range(mem.params.n_cpus):
         drain_lru_batch(mem, np.uint64(cpu))
         mem.lru[cpu]["size"] = size
+
+
+@kernel
+def set_lru_batch(mem: Memory, size: U) -> None:
+    """set_batches() where Python calls it."""
+    set_batches(mem, size)
 
 
 @kernel
