@@ -364,7 +364,7 @@ def test_compaction__refuses():
     [("order", {"order": 6}), ("order", {"order": 0}), ("zones", {"zones": [1]}), ("migratetype", {"migratetype": 4})],
 )
 def test_try_to_compact_pages__refuses_a_request_that_cannot_be(what, wrong):
-    mem, _ = holes(n_pages=64)
+    mem, _ = holes()
     request = mm.CompactRequest(
         *(np.zeros(1, np.uint64), 3, parse_gfp(KERNEL), 0, 0, mm.CompactPriority.SYNC_LIGHT, Alloc(0), ZoneType.NORMAL)
     )

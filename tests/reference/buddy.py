@@ -199,10 +199,11 @@ class Buddy:
         first = pfn - pfn % 2**self.pageblock_order
         return first, first + 2**self.pageblock_order
 
-    def count_pageblock(self, pfn):
-        """(free pages, pages of folios on an LRU list)."""
+    def count_pageblock(self, pfn, first=0):
+        """(free pages, pages of folios on an LRU list), from page `first` on."""
         free = movable = 0
-        for page in range(*self.pageblock(pfn)):
+        start, end = self.pageblock(pfn)
+        for page in range(max(start, first), end):
             for order in range(self.max_order + 1):
                 head = page - page % 2**order
                 free += head in self.free_blocks and self.free_blocks[head][1] == order
@@ -283,8 +284,9 @@ class Buddy:
         start, end = self.pageblock(pfn)
         if end > self.zones[zone].end:
             return 0
-        _, movable = self.count_pageblock(pfn)
-        moved = self.move_free_blocks(pfn if start < self.zones[zone].start else start, end, migratetype)
+        first = pfn if start < self.zones[zone].start else start
+        _, movable = self.count_pageblock(pfn, first)
+        moved = self.move_free_blocks(first, end, migratetype)
         if self.good_enough(moved, movable, migratetype, self.type_of(pfn)):
             self.set_types(start, self.pageblock_order, migratetype)
         return moved
