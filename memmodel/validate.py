@@ -78,12 +78,14 @@ def run_checks(records: str | Path | None = None) -> list[dict[str, Any]]:
     InputError
         If a recording cannot be read.
     """
-    checks = [*_copy_table(), *_migration_tables(), _migration_phases(), *_cma_tables(), *_laws()]
-    if records is not None:
-        checks += [*_dumped_states(Path(records)), _snapshot_states(Path(records))]
-        checks += [*_replays(Path(records)), *_predicted_compactions(Path(records)), *_thp_trials(Path(records))]
-        checks += _stock_replays(Path(records))
+    recorded = [] if records is None else _of_recordings(Path(records))
+    checks = [*_copy_table(), *_migration_tables(), _migration_phases(), *_cma_tables(), *_laws(), *recorded]
     return [asdict(check) for check in checks]
+
+
+def _of_recordings(records: Path) -> list[Check]:
+    checks = [*_dumped_states(records), _snapshot_states(records), *_replays(records)]
+    return [*checks, *_predicted_compactions(records), *_thp_trials(records), *_stock_replays(records)]
 
 
 def _migration_phases() -> Check:

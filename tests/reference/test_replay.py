@@ -8,18 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
 from tests.reference.replay import infer_alloc_factor, infer_hidden, load, load_predicted
 from tests.reference.replay_events import GIVEN as GIVEN_IN
 from tests.reference.replay_events import ROTATES, Trace
 from tests.reference.replay_predicted import recorded_counts
 
 DATA = Path(__file__).parents[1] / "data" / "replay_612"
-RECORDINGS = {"R1-612gt": (40216, 14), "R1auto-612gt": (46490, 14), "R1cma-612gt": (31732, 6)}
+takes_long = pytest.mark.skipif(not LONG, reason="plain Python over a long recording: with MEMMODEL_LONG=1")
+RECORDINGS = (
+    pytest.param("R1-612gt", 40216, 14, marks=takes_long),
+    pytest.param("R1auto-612gt", 46490, 14, marks=takes_long),
+    ("R1cma-612gt", 31732, 6),
+)
 GIVEN = {"gt-", "gtH", "gtd"}
 COMPACTIONS = (  # frees of pages that moved, and mm_page_free of targets that went unused
-    ("R1-612gt", 22912, 3852),
+    pytest.param("R1-612gt", 22912, 3852, marks=takes_long),
     ("R1auto-612gt", 12130, 119),
-    ("R1-73gt", 12050, 1024),
+    pytest.param("R1-73gt", 12050, 1024, marks=takes_long),
     ("R5-73gt-pb7", 5026, 0),
 )
 
@@ -51,12 +57,11 @@ def test_twin__a_wrong_start_shows() -> None:
     assert len(replay.score.mismatches) > 0
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
-def test_twin__predicts_a_recording(recording: str) -> None:
+@pytest.mark.parametrize(("recording", "n_allocations", "n_snapshots"), RECORDINGS)
+def test_twin__predicts_a_recording(recording: str, n_allocations: int, n_snapshots: int) -> None:
     records = os.environ.get("MEMMODEL_RECORDS")
     if not records:
         pytest.skip("MEMMODEL_RECORDS does not name the recordings")
-    n_allocations, n_snapshots = RECORDINGS[recording]
     summary = replayed(Path(records) / recording)
     assert (summary["allocations"], summary["pfn_mismatches"]) == (n_allocations, 0)
     assert len(summary["snapshots"]) == n_snapshots
