@@ -48,6 +48,7 @@ TINY = {
     "n_lines": 100,
     "n_points": 8,
     "n_loops": 1000,
+    "n_operations": 100_000,
     "n_requests": 256,
     "grid": {"folio_order": [0, 9]},
 }

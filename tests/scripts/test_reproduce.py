@@ -1,8 +1,10 @@
 """The scripts that reproduce published tables run, write what they say, and refuse bad targets in one line."""
 
+import functools
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,22 +15,38 @@ COMPARISONS = ("reproduce_folio_size", "reproduce_demotion", "reproduce_clear_pa
 SCRIPTS = ("reproduce_batch_page_copy", "reproduce_cma_alignment", *COMPARISONS)
 
 
-def run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+Finished = subprocess.CompletedProcess[str]
+RunOnce = Callable[[str], tuple[Finished, Path]]
+
+
+def run(script: str, *arguments: str, cwd: Path) -> Finished:
     command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
+    """The run of a script, made once, and its folder."""
+
+    @functools.cache
+    def run_once(script: str) -> tuple[Finished, Path]:
+        folder = tmp_path_factory.mktemp(script)
+        return run(script, "--out", "r.nc", "--plot", "r.png", cwd=folder), folder
+
+    return run_once
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_script__writes_dataset_and_plot(script: str, tmp_path: Path) -> None:
-    done = run(script, "--out", "r.nc", "--plot", "r.png", cwd=tmp_path)
+def test_script__writes_dataset_and_plot(script: str, once: RunOnce) -> None:
+    done, folder = once(script)
     assert done.returncode == 0, done.stderr
-    with xr.open_dataset(tmp_path / "r.nc") as ds:
+    with xr.open_dataset(folder / "r.nc") as ds:
         assert all(var.attrs["units"] and var.attrs["long_name"] for var in ds.variables.values())
-    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_script__prints_the_published_cells(tmp_path: Path) -> None:
-    text = run("reproduce_batch_page_copy", cwd=tmp_path).stdout
+def test_script__prints_the_published_cells(once: RunOnce) -> None:
+    text = once("reproduce_batch_page_copy")[0].stdout
     assert text.count("%\n") == 16
     assert "15 cells used: rms 2." in text
     assert text.index("44.10 ± 0.19") < text.index("Not used") < text.index("19.10 ± 2.65")
@@ -42,8 +60,8 @@ def test_script__moves_the_16_cells(tmp_path: Path) -> None:
         assert int(ds["simulated"].sum()) == 8
 
 
-def test_script__flags_the_wrong_row_of_the_first_posting(tmp_path: Path) -> None:
-    text = run("reproduce_cma_alignment", cwd=tmp_path).stdout
+def test_script__flags_the_wrong_row_of_the_first_posting(once: RunOnce) -> None:
+    text = once("reproduce_cma_alignment")[0].stdout
     assert "In error: THP, as first posted: arm64 4 KiB" in text
     assert "DIFFERS" not in text
 
@@ -69,9 +87,9 @@ def test_script__pools_of_4_mib(tmp_path: Path) -> None:
     ],
 )
 def test_script__prints_every_row_and_ends_with_rms_and_worst(
-    script: str, n_rows: int, words: tuple[str, ...], tmp_path: Path
+    script: str, n_rows: int, words: tuple[str, ...], once: RunOnce
 ) -> None:
-    text = run(script, cwd=tmp_path).stdout
+    text = once(script)[0].stdout
     for word in words:
         assert word in text
     assert text.count("%  calibrated\n") + text.count("%  predicted\n") == n_rows
