@@ -100,7 +100,7 @@ class TwoThreads(RunOnce):
     params = (["buddy", "folio_copy"],)
     param_names = ("points",)
     size = "256MiB"
-    n_points = 640  # a second of work: the Dataset around it is made on one thread
+    n_points = 64  # a second or two of work: the Dataset around it is made on one thread
     n_loops = 50_000_000
     turns = 5
 
