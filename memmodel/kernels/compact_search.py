@@ -61,7 +61,7 @@ def search_source(mem: Memory, c: Compact, order: I, bound: I, limit: I, n_scann
         if n_scanned > limit or found:
             if n_scanned > limit:
                 found = False
-            if rotate_behind(mem, entry):
+            if rotate_behind(mem, head, entry):  # before 6.10 perhaps not the list of its pageblock's type
                 say(c, ROTATED_LAST, row, order, np.int64(0), np.int64(0))
             return (row if found else np.int64(-1)), n_scanned
         entry = np.uint64(mem.pages[entry].next)

@@ -66,7 +66,7 @@ def isolate_free_page(mem: Memory, index: U, cpu: U) -> U:
 
 @inlined
 def list_head_of(mem: Memory, index: U) -> U:
-    """Head of the free list that a block is on."""
+    """Head of the free list that a block is on: since 6.10, that of its pageblock's type."""
     page = mem.pages[index]
     order = np.uint64(page.state) & ORDER_BITS
     return free_list(mem, np.uint64(page.zone), order, block_type(mem, index))
@@ -82,15 +82,20 @@ def rotate_before(mem: Memory, head: U, index: U) -> bool:
     return True
 
 
-@kernel
-def rotate_behind(mem: Memory, index: U) -> bool:
+@inlined
+def rotate_behind(mem: Memory, head: U, index: U) -> bool:
     """Make a block the last of its list: it and what was before it go to the tail (move_freelist_tail)."""
-    head = list_head_of(mem, index)
     if mem.pages[head].prev == index:
         return False
     unlink(mem, head)
     link_after(mem, head, index)
     return True
+
+
+@kernel
+def rotate_to_tail(mem: Memory, index: U) -> bool:
+    """rotate_behind() where Python calls it, of a list of the pageblock's type."""
+    return rotate_behind(mem, list_head_of(mem, index), index)
 
 
 @inlined

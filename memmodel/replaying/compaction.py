@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memmodel.kernels.isolation import rotate_behind
+from memmodel.kernels.isolation import rotate_to_tail
 from memmodel.replaying.comparing import free_list_rows
 from memmodel.state.layout import MigrateType
 from memmodel.state.machine import Machine
@@ -75,7 +75,7 @@ class CompactionRun:
             return False  # the pageblock is to be finished
         row, found = self._search(None if scan_start is None else self.block_of(scan_start))
         self.record["fast_search_fail"] = 0 if found else self.record["fast_search_fail"] + 1
-        return row is not None and bool(rotate_behind(self.mem.state, np.uint64(row)))
+        return row is not None and bool(rotate_to_tail(self.mem.state, np.uint64(row)))
 
     def _search(self, block: int | None) -> tuple[int | None, bool]:
         """(entry at which the search ends, True if it is in the pageblock); None where the lists end first."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memmodel.jit import JIT_ENABLED, kernel
-from memmodel.kernels.isolation import list_head_of, rotate_before, rotate_behind
+from memmodel.kernels.isolation import list_head_of, rotate_before, rotate_to_tail
 from tests.reference.allocator_drawn import draw_machine
 from tests.reference.allocator_steps import Pair, random_steps
 
@@ -82,6 +82,6 @@ def test_rotate__as_the_twin(seed, kernel):
             zone.rotate_to(pfn)
             assert turned == (pfns[0] != pfn)
         else:
-            turned = bool(rotate_behind(pair.mem.state, pair.row(pfn)))
+            turned = bool(rotate_to_tail(pair.mem.state, pair.row(pfn)))
             assert turned == zone.rotate_behind(pfn) == (pfns[-1] != pfn)
         lawful(pair)

@@ -12,12 +12,14 @@ from memmodel.geometry import Geometry
 from memmodel.jit import JIT_ENABLED
 from memmodel.kernels.buddy import count_free
 from memmodel.kernels.lru import drain_lru
+from memmodel.kernels.pageblock import set_pageblock_type
 from memmodel.mechanisms.thp_faults import fault_compacting
 from memmodel.memory import PhysicalMemory
 from memmodel.sources.gfp import parse_gfp
-from memmodel.state.layout import Alloc, BlockBit, ZoneType
+from memmodel.state.layout import Alloc, BlockBit, MigrateType, ZoneType
 from tests.reference import views
 from tests.reference.buddy import Zone as Span
+from tests.reference.parts import alone
 from tests.reference.views import plain_memory, refused
 
 SMALL = {"arch": "generic", "max_page_order": 5, "page_block_max_order": 4, "transparent_hugepage": False}
@@ -26,6 +28,7 @@ N_PAGES = 512
 COUNTED = ("compact_migrate_scanned", "compact_free_scanned", "compact_isolated", "pgmigrate_success", "pgmigrate_fail")
 SUCCESS, COMPLETE = mm.CompactResult.SUCCESS, mm.CompactResult.COMPLETE
 PARTIAL_SKIPPED, DEFERRED = mm.CompactResult.PARTIAL_SKIPPED, mm.CompactResult.DEFERRED
+set_type = alone(set_pageblock_type)
 MOVABLE, KERNEL = "GFP_HIGHUSER_MOVABLE", "GFP_KERNEL"
 
 
@@ -370,6 +373,19 @@ def test_try_to_compact_pages__refuses_a_request_that_cannot_be(what, wrong):
     )
     refused(mem, what, mm.try_to_compact_pages, request._replace(**wrong))
     assert mm.try_to_compact_pages(mem, request).result == SUCCESS
+
+
+def test_compaction__turns_the_list_that_it_searches():
+    """Before 6.10 free blocks stay on a list when their pageblock's type changes."""
+    mem, folios = holes("6.1", one_in=4096, n_pages=4096)
+    rows = mem.index(mem.pfn(folios))
+    mm.free_pages(mem, folios[(rows >> 3 & 1 == 1) | (rows & 15 == 0)])
+    for first in range(0, 4096, 32):
+        set_type(mem.state, np.uint64(0), np.uint64(first), np.uint64(MigrateType.UNMOVABLE))
+    mem.check()
+    mm.alloc_pages(mem, 4, 20, gfp="GFP_TRANSHUGE", compact=mm.try_to_compact_pages)
+    mem.check()
+    assert mem.vmstat()["compact_success"] > 0
 
 
 def test_compaction__state_is_kept(tmp_path):
