@@ -516,7 +516,12 @@ def unpoison(walk):
     hit, rows = frozenset(), walk.rng.sample(flagged, min(len(flagged), walk.rng.randint(1, 4)))
     for row in rows:
         hit |= folios_at(walk, int(mem.pfns.pfn(row)))
-        done = mm.unpoison_memory(mem, int(mem.pfns.pfn(row)), cpu=cpu_of(walk))
+        try:
+            done = mm.unpoison_memory(mem, int(mem.pfns.pfn(row)), cpu=cpu_of(walk))
+        except InputError:
+            if row == rows[0]:
+                raise  # nothing has been done
+            break
         walk.counts[f"unpoison {'done' if done.rc == 0 else 'failed'}"] += 1
         for handle in hit - set(walk.handles().tolist()):
             walk.live.pop(handle, None)
