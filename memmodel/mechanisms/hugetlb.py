@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from memmodel.errors import GeometryError, InputError
-from memmodel.mechanisms.buddy import MAX_COUNT, NO_STEPS, Asked, allocate, whole_number
+from memmodel.mechanisms.buddy import MAX_COUNT, NO_STEPS, Asked, allocate, given_back, whole_number
 from memmodel.mechanisms.cma_areas import CmaArea
 from memmodel.mechanisms.gigantic_pool import GiganticOutcome, grow
 from memmodel.mechanisms.policies import CompactPolicy, KswapdPolicy, ReclaimPolicy, Steps
@@ -108,17 +108,18 @@ def pool_folios(
     handles = np.full(count, -1, np.int64)
     vmstat = mem.state.vmstat
     turn = 0
-    for number in range(count):
-        for _ in nodes:
-            here = nodes[turn % len(nodes)]
-            turn += 1
-            handles[number] = allocate(mem, Asked(order, flags[try_hard[here]], here, cpu), 1, steps)[0]
-            try_hard[here] = bool(handles[number] >= 0)
-            vmstat[Vmstat.HTLB_BUDDY_ALLOC_SUCCESS if try_hard[here] else Vmstat.HTLB_BUDDY_ALLOC_FAIL] += 1
-            if try_hard[here]:
+    with given_back(mem, handles, cpu):
+        for number in range(count):
+            for _ in nodes:
+                here = nodes[turn % len(nodes)]
+                turn += 1
+                handles[number] = allocate(mem, Asked(order, flags[try_hard[here]], here, cpu), 1, steps)[0]
+                try_hard[here] = bool(handles[number] >= 0)
+                vmstat[Vmstat.HTLB_BUDDY_ALLOC_SUCCESS if try_hard[here] else Vmstat.HTLB_BUDDY_ALLOC_FAIL] += 1
+                if try_hard[here]:
+                    break
+            else:
                 break
-        else:
-            break
     slots = handles[handles >= 0] & HANDLE_SLOT
     mem.state.folios["bits"][slots] |= np.uint32(FolioBit.HUGETLB)
     mem.state.folios["mms"][slots] = 0

@@ -424,7 +424,12 @@ def test_alloc_pages__bad_policies_change_nothing(full):
 
 
 @pytest.mark.parametrize(
-    "allocate", [mm.alloc_pages, lambda mem, order, count, **steps: mm.thp_fault(mem, count, **steps)]
+    "allocate",
+    [
+        mm.alloc_pages,
+        lambda mem, order, count, **steps: mm.thp_fault(mem, count, **steps),
+        lambda mem, order, count, **steps: mm.alloc_hugetlb(mem, count, **steps),
+    ],
 )
 def test_alloc_pages__a_policy_that_raises_loses_no_page(allocate):
     """What the call had got before is free again."""
